@@ -1,4 +1,4 @@
-"""Advice: it turns on what pays and nothing else, its interval holds the truth, and the command says all of it."""
+"""Advice: its verdict follows its interval, which holds the truth, and the command says all of it."""
 
 import argparse
 import json
@@ -17,12 +17,12 @@ import paceline
 from clock import MadeClock
 from engine import SIZE, habitual
 from paceline.bench import advise
-from paceline.bench.advise import PLAIN, Advice, Advisor, Candidate, Raced
+from paceline.bench.advise import AUTO, PLAIN, WITH_DRAFTS, Advice, Advisor, Candidate, Raced
 from paceline.bench.calibrate.seconds import RoundSeconds
 from paceline.bench.calibrate.texts import Course, Trail, Walk
 from paceline.bench.run.contestant import Job
 from paceline.bench.run.ours import Drafting, Ours
-from paceline.bench.statistics import Estimate
+from paceline.bench.statistics import Estimate, Verdict
 from paceline.cli import advise as command
 from paceline.cli import main, parser
 from paceline.drafters.assistant import DraftModel
@@ -73,21 +73,24 @@ def mistaken(table: Table) -> Table:
     return lambda history: [-weight if history[-1] < SIZE // 3 else weight for weight in table(history)]
 
 
-def advisor(share: float, *, perfect: bool = False, **how: Any) -> Advisor:
-    """A draft model whose forward takes this share of the target's. The text never repeats itself."""
+def advisor(share: float | None, *, perfect: bool = False, **how: Any) -> Advisor:
+    """A draft model whose forward takes this share of the target's, or none. The text never repeats itself."""
     table = habitual(memory=8)
-    target, draft = Takes(table, FORWARD), Takes(table if perfect else mistaken(table), share * FORWARD)
+    draft = None if share is None else DraftModel(Takes(table if perfect else mistaken(table), share * FORWARD))
     given = {"prompts": prompts(), "sampling": SAMPLING, "max_new_tokens": 24, "seconds": 9000.0} | how
-    return Advisor(target=target, draft=DraftModel(draft), **given)
+    return Advisor(target=Takes(table, FORWARD), draft=draft, **given)
 
 
 def speed_ratio(made: Advisor, spec: str, clock: MadeClock) -> float:
-    """The mean over long texts, which the advice has not seen, of the speed of a method over plain decoding's."""
+    """The mean over texts that the advice has not seen of the speed of a method over plain decoding's."""
     how, ratios = Drafting(draft_model=made.draft), []
     plain, other = Ours(PLAIN, made.target, Drafting()), Ours(spec, made.target, how)
-    for number, (_, prompt) in enumerate(prompts(15)):
+    for number, (_, prompt) in enumerate(prompts(60)):
         sampling = Sampling(temperature=1.0, seed=100 + number)
-        job = Job(prompt=prompt, sampling=sampling, max_new_tokens=150, eos=frozenset())
+        tokens = made.max_new_tokens
+        job = Job(prompt=prompt, sampling=sampling, max_new_tokens=2 * tokens, eos=frozenset(), enough=tokens)
+        for who in (plain, other):
+            who.begin()
         speeds = [advise._speed(who.write(job, clock)) for who in (plain, other)]
         ratios.append((speeds[1] or math.nan) / (speeds[0] or math.nan))
     return float(np.mean(ratios))
@@ -99,29 +102,40 @@ def speed_ratio(made: Advisor, spec: str, clock: MadeClock) -> float:
 def test_a_cheap_draft_model_is_turned_on_and_the_interval_holds_its_speed(clock: MadeClock) -> None:
     made = advisor(0.05)
     found = made.run()
-    chosen, best = found.chosen, found.best
-    assert (chosen.drafts, chosen.spec) == (True, best.spec), "the length that was predicted to be best was raced"
-    assert chosen.ratio.low > 1
-    assert chosen.ratio.low <= speed_ratio(made, chosen.spec, clock) <= chosen.ratio.high
-    assert chosen.ratio.high <= 1.15 * chosen.ratio.value
-    assert best.ratio.value == pytest.approx(chosen.ratio.value, rel=0.15), "counts and seconds predicted the race"
-    assert best.price == pytest.approx(0.05, abs=0.02)
+    judged = found.judged
+    assert [one.name for one in found.raced] == [PLAIN, AUTO, WITH_DRAFTS], "what is recommended was measured"
+    assert (found.verdict, found.chosen, judged.spec) == (Verdict.ON, judged, AUTO)
+    assert judged.ratio.low <= speed_ratio(made, AUTO, clock) <= judged.ratio.high
+    assert judged.ratio.high <= 1.15 * judged.ratio.value
+    assert found.gain.value == pytest.approx(judged.ratio.value / found.without.ratio.value, rel=0.1)
+    assert found.best is not None
+    assert found.best.price == pytest.approx(0.05, abs=0.02)
     assert found.seconds <= 1.1 * made.seconds
 
 
 def test_the_best_length_follows_the_price_of_drafts(clock: MadeClock) -> None:
-    lengths = [advisor(share).run().best.length for share in (0.01, 0.25)]
+    lengths = [best.length for share in (0.01, 0.25) if (best := advisor(share).run().best) is not None]
     assert lengths[0] > lengths[1] >= 1
     perfect = advisor(0.01, perfect=True).run().best
+    assert perfect is not None
     assert perfect.length == advise.LONGEST, "a draft model that is always right"
     assert perfect.tokens_per_round == pytest.approx(1 + advise.LONGEST, rel=0.2), "its drafts end where texts end"
 
 
-def test_an_expensive_draft_model_is_left_off(clock: MadeClock) -> None:
+def test_an_expensive_draft_model_is_not_turned_on(clock: MadeClock) -> None:
     found = advisor(1.0).run()
+    assert found.verdict is not Verdict.ON, "the planner asks it so rarely that it may make no difference"
     assert not found.chosen.drafts
-    assert found.drafted.ratio.high < 1
     assert all(one.ratio.value < 1 for one in found.candidates)
+
+
+def test_without_a_draft_model_drafting_is_judged_against_plain_decoding(clock: MadeClock) -> None:
+    found = advisor(None).run()
+    assert [one.name for one in found.raced] == [PLAIN, AUTO]
+    assert (found.judged.name, found.without.name, found.best, found.candidates) == (AUTO, PLAIN, None, [])
+    assert found.gain == found.judged.ratio
+    assert "p0" in found.texts, "no prompt is spent on a draft model"
+    assert found.seconds <= 1.1 * 9000
 
 
 def test_prompts_of_the_choice_and_of_the_race_are_different(clock: MadeClock) -> None:
@@ -143,7 +157,7 @@ def test_every_text_has_noise_of_its_own(clock: MadeClock, monkeypatch: pytest.M
 
     monkeypatch.setattr(Ours, "write", watched)
     found = advisor(0.05, sampling=Sampling(temperature=1.0, seed=2**64 - 3)).run()
-    assert seeds[PLAIN] == seeds[found.drafted.spec]
+    assert seeds[PLAIN] == seeds[AUTO] == seeds[WITH_DRAFTS]
     assert len(seeds[PLAIN]) >= len(found.texts), "one of them also warmed up"
     assert len(seeds["assistant"]) == advise.PROBED
     assert not seeds["assistant"] & seeds[PLAIN]
@@ -152,7 +166,7 @@ def test_every_text_has_noise_of_its_own(clock: MadeClock, monkeypatch: pytest.M
 def test_a_slow_model_writes_shorter_texts_and_fewer_methods(clock: MadeClock) -> None:
     found = advisor(0.05, seconds=1500.0).run()
     assert found.tokens == advise.LEAST_TOKENS
-    assert [one.drafts for one in found.raced] == [False, True], "auto stays out"
+    assert [one.name for one in found.raced] == [PLAIN, WITH_DRAFTS], "auto without the draft model stays out"
 
 
 def test_ways_that_cannot_work_say_why_and_the_others_go_on(clock: MadeClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +185,7 @@ def test_a_foreign_tokenizer_has_ways_of_its_own() -> None:
     vocabularies: Any = [SimpleNamespace(fingerprint=name) for name in "aab"]
     made.vocabulary = vocabularies[0]
     for theirs, foreign in ((vocabularies[1], False), (vocabularies[2], True), (None, False)):
-        made.draft = DraftModel(made.draft.target, theirs)
-        assert made._foreign is foreign
+        assert made._foreign(DraftModel(made.target, theirs)) is foreign
 
 
 def test_every_way_of_the_table_is_one_that_there_is() -> None:
@@ -180,9 +193,9 @@ def test_every_way_of_the_table_is_one_that_there_is() -> None:
     for name, ways in (("pocket-draft", advise.OWN_TOKENIZER), ("pocket-foreign", advise.FOREIGN_TOKENIZER)):
         draft = DraftModel.load(name, lm.target)
         made = Advisor(target=lm.target, draft=draft, prompts=prompts(), vocabulary=lm.vocabulary)
-        assert made._foreign is (ways is advise.FOREIGN_TOKENIZER)
+        assert made._foreign(draft) is (ways is advise.FOREIGN_TOKENIZER)
         for spec in ways:
-            method = made._method(spec)
+            method = made._method(spec, draft)
             assert (method.spec, method.draft) == (spec, draft.target.fingerprint())
             method.drafter.dispose()
 
@@ -210,22 +223,50 @@ def test_texts_that_end_at_once_are_told(clock: MadeClock) -> None:
 # --- decisions ---
 
 
+VERDICTS = [
+    (1.30, 1.20, 1.40, "on"),
+    (1.02, 1.01, 1.03, "on"),
+    (1.05, 0.97, 1.15, "makes no difference"),
+    (1.40, 0.95, 1.99, "makes no difference"),
+    (1.00, 1.00, 1.00, "makes no difference"),
+    (0.98, 0.96, 1.10, "makes no difference"),
+    (3.00, math.nan, math.nan, "no interval"),
+    (0.99, 0.98, 0.995, "off"),
+    (0.80, 0.70, 0.90, "off"),
+]
+
+
+@pytest.mark.parametrize(("value", "low", "high", "verdict"), VERDICTS)
+@pytest.mark.parametrize("drafts", [True, False])
+def test_the_verdict_follows_the_interval(value: float, low: float, high: float, verdict: str, drafts: bool) -> None:
+    gain = Estimate(value, low, high)
+    found = advice(1.2 * value, gain=gain) if drafts else advice(None, auto=value, gain=gain)
+    judged, without = (WITH_DRAFTS, AUTO) if drafts else (AUTO, PLAIN)
+    assert (found.verdict, found.judged.name) == (verdict, judged)
+    assert found.chosen.name == (judged if verdict == "on" else without)
+    lines, commands = told(found, draft="small" if drafts else "none")
+    assert lines[0].startswith(
+        {
+            ("on", True): "Turn the draft model on: --method auto --draft-model small",
+            ("off", True): "Leave the draft model off: --method auto",
+            ("makes no difference", True): "The draft model makes no difference here: --method auto",
+            ("on", False): "Turn drafting on: --method auto",
+            ("no interval", True): "Too few texts were written to judge the draft model: --method auto",
+            ("no interval", False): "Too few texts were written to judge drafting: --method plain",
+            ("off", False): "Leave drafting off: --method plain",
+            ("makes no difference", False): "Drafting makes no difference here: --method plain",
+        }[verdict, drafts]
+    )
+    asked = parser().parse_args(commands["To use it"])
+    assert asked.method == found.chosen.spec
+    assert asked.draft_model == ("small" if drafts and verdict == "on" else None)
+
+
 @pytest.mark.parametrize(
-    ("value", "low", "high", "pays"),
-    [
-        (1.30, 1.20, 1.40, True),
-        (1.01, 1.00, 1.02, True),
-        (1.02, 0.97, 1.07, False),
-        (1.10, 0.95, 1.27, True),
-        (0.98, 0.96, 1.10, False),
-        (0.80, 0.70, 0.90, False),
-        (3.00, math.nan, math.nan, False),
-    ],
+    ("auto", "over"), [(0.9, PLAIN), (1.1, AUTO)], ids=["auto alone is slower", "auto alone is faster"]
 )
-def test_what_pays_is_surely_no_slower_or_probably_faster(value: float, low: float, high: float, pays: bool) -> None:
-    one = Raced(spec="assistant:length=2", drafts=True, tokens_per_second=1.0, ratio=Estimate(value, low, high))
-    assert one.pays is pays
-    assert advice(one).chosen.spec == ("assistant:length=2" if pays else PLAIN)
+def test_a_draft_model_is_judged_against_the_fastest_way_without_it(auto: float, over: str) -> None:
+    assert advice(1.2, auto=auto).without.name == over
 
 
 def test_tokens_and_rounds_of_a_length_make_its_ratio() -> None:
@@ -242,13 +283,14 @@ def test_tokens_and_rounds_of_a_length_make_its_ratio() -> None:
 # --- the command ---
 
 
-def raced(spec: str, value: float, *, drafts: bool = False) -> Raced:
-    return Raced(
-        spec=spec, drafts=drafts, tokens_per_second=10 * value, ratio=Estimate(value, value - 0.05, value + 0.05)
-    )
+def raced(name: str, value: float) -> Raced:
+    ratio = Estimate(value, *((1.0, 1.0) if name == PLAIN else (value - 0.05, value + 0.05)))
+    spec = PLAIN if name == PLAIN else AUTO
+    return Raced(name=name, spec=spec, tokens_per_second=10 * value, ratio=ratio)
 
 
-def advice(*others: Raced) -> Advice:
+def advice(drafted: float | None, *, auto: float | None = 1.2, gain: Estimate | None = None) -> Advice:
+    """Made-up ratios over plain decoding: of `auto` with a draft model and without."""
     candidate = Candidate(
         strategy="assistant",
         spec="assistant:length=2",
@@ -259,9 +301,11 @@ def advice(*others: Raced) -> Advice:
         seconds_plain=0.01,
         ratio=Estimate(1.5, 1.4, 1.6),
     )
+    values = {PLAIN: 1.0, AUTO: auto, WITH_DRAFTS: drafted}
     return Advice(
-        candidates=[candidate],
-        raced=[Raced(spec=PLAIN, drafts=False, tokens_per_second=10.0, ratio=Estimate(1.0, 1.0, 1.0)), *others],
+        candidates=[] if drafted is None else [candidate],
+        raced=[raced(name, value) for name, value in values.items() if value is not None],
+        gain=gain or Estimate(1.25, 1.2, 1.3),
         refused={"assistant:translate=tli": "the models share no token"},
         texts=["a", "b"],
         tokens=20,
@@ -269,50 +313,54 @@ def advice(*others: Raced) -> Advice:
     )
 
 
-def told(found: Advice, *flags: str) -> tuple[list[str], dict[str, list[str]]]:
+def told(found: Advice, *flags: str, draft: str = "small") -> tuple[list[str], dict[str, list[str]]]:
     """The lines, and the commands among them as words."""
-    options: argparse.Namespace = parser().parse_args(["advise", "--draft-model", "small", *flags])
-    options.temperature = 0.5
+    options: argparse.Namespace = parser().parse_args(["advise", "--draft-model", draft, *flags])
+    options.temperature, options.draft_model = 0.5, None if draft == "none" else draft
     lines = "\n".join(command._lines(found, options)).splitlines()
     commands = {line.partition(":")[0]: shlex.split(line.partition(":")[2])[1:] for line in lines if line[:3] == "To "}
     return lines, commands
 
 
 def test_the_advice_is_in_plain_words() -> None:
-    on = raced("assistant:length=2", 1.5, drafts=True)
-    lines, commands = told(advice(on, raced("auto", 1.2)), "--model", "big one", "--dtype", "bfloat16")
-    assert lines[:2] == [
-        "Turn it on: --method assistant:length=2 --draft-model small",
-        "Expect 1.50 [1.45, 1.55] times the speed of plain decoding: 15.0 tokens per second, not 10.0.",
-    ]
-    assert "Why: to draft a token takes 20% of a plain round. Of 2 drafted tokens, 0.9 are accepted." in lines[2]
+    lines, commands = told(advice(1.5), "--model", "big one", "--dtype", "bfloat16")
+    assert " ".join(lines[1:3]) == (
+        "auto with small writes 15.0 tokens per second, 1.25 [1.20, 1.30] times as many as auto and 1.50 [1.45, 1.55] "
+        "times as many as plain."
+    )
+    assert "Why: to draft a token takes 20% of a plain round. Of 2 drafted tokens, 0.9 are accepted." in lines[3]
+    start = next(number for number, line in enumerate(lines) if line.startswith("measured in turns"))
+    rows = [line.partition("  ")[0] for line in lines[start + 1 : start + 4]]
+    assert rows == ["plain", "auto", "auto with small"]
     assert "- assistant:translate=tli cannot draft: the models share no token" in lines
     for words in commands.values():
         asked = parser().parse_args(words)
         assert (asked.model, asked.draft_model, asked.dtype, asked.temperature) == ("big one", "small", "bfloat16", 0.5)
-    assert parser().parse_args(commands["To check it"]).methods == ["assistant:length=2"]
+    assert parser().parse_args(commands["To check it"]).methods == ["auto"]
 
 
-def test_a_draft_model_that_does_not_pay_is_to_be_left_off() -> None:
-    off = raced("assistant:length=2", 0.8, drafts=True)
-    lines, commands = told(advice(off, raced("auto", 1.2)), "--prompts", __file__, "--langs", "en,pl", "--threads", "1")
-    assert lines[0] == "Leave the draft model off: --method auto"
-    assert "at its best length, 2, writes 0.80 [0.75, 0.85] times as fast as plain" in lines[1]
+def test_commands_say_how_it_was_measured() -> None:
+    off = advice(0.8, gain=Estimate(0.7, 0.6, 0.8))
+    _, commands = told(off, "--prompts", __file__, "--langs", "en,pl", "--threads", "1")
     asked = parser().parse_args(commands["To check it"])
     assert (asked.suite, asked.langs, asked.threads) == (f"prompts:{__file__}", ["en", "pl"], 1)
+    assert (asked.draft_model, asked.methods) == ("small", ["auto"]), "what was judged"
+    alone = told(advice(None), draft="none")[1]
+    asked = parser().parse_args(alone["To check it"])
     assert (asked.draft_model, asked.methods) == ("none", ["auto"])
-    assert parser().parse_args(commands["To use it"]).draft_model is None
-    lines, commands = told(advice(off, raced("auto", 0.9)))
-    assert lines[0] == "Leave the draft model off: --method plain"
-    assert parser().parse_args(commands["To check it"]).methods == ["assistant:length=2"], "what was left off"
+
+
+def test_what_was_not_measured_is_said() -> None:
+    for auto in (None, 1.2):
+        lines, _ = told(advice(1.5, auto=auto))
+        assert any("no time to measure auto without the draft model" in line for line in lines) is (auto is None)
 
 
 def test_a_wide_interval_is_called_wide() -> None:
     for high, wide in ((1.6, False), (3.0, True), (math.nan, True)):
         low = math.nan if math.isnan(high) else 1.4
-        one = Raced(spec="x", drafts=True, tokens_per_second=1.0, ratio=Estimate(1.5, low, high))
-        lines, _ = told(advice(one))
-        assert any("The interval is wide" in line for line in lines) is wide
+        lines, _ = told(advice(1.5, gain=Estimate(1.5, low, high)))
+        assert any("more --seconds or more --prompts" in line for line in lines) is wide
 
 
 def test_json_holds_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -320,10 +368,14 @@ def test_json_holds_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*quick, "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
-    assert lines[0].startswith(("Turn it on: ", "Leave the draft model off: "))
-    assert {"turn_on", "strategy", "k", "method", "ratio", "low", "high", "refused", "seconds"} <= set(found)
+    assert "draft model" in lines[0]
+    assert found["verdict"] in list(Verdict)
+    assert found["turn_on"] is (found["verdict"] == "on")
+    assert {"strategy", "k", "method", "ratio", "low", "high", "refused", "seconds"} <= set(found)
     assert [one["length"] for one in found["candidates"]] == [1, 2, 3, 4, 5, 6]
-    assert [one["spec"] for one in found["raced"]][::2] in (["plain"], ["plain", "auto"]), "auto if there is time"
+    names = [one["name"] for one in found["raced"]]
+    assert (names[0], names[-1], found["judged"]) == (PLAIN, WITH_DRAFTS, WITH_DRAFTS)
+    assert any(line.startswith("auto with pocket-draft ") for line in lines[1:])
     assert all(one["ratio"] > 0 for one in (*found["candidates"], *found["raced"]))
     assert (found["draft_model"], found["temperature"], found["seed"]) == ("pocket-draft", 0.8, 4)
     assert found["setup"]["model"] == "pocket"
@@ -332,6 +384,17 @@ def test_json_holds_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name.startswith("en-") for name in found["texts"])
     for line in (found["generate"], found["check"]):
         parser().parse_args(shlex.split(line)[1:])
+
+
+def test_without_a_draft_model_the_command_judges_auto(capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["advise", "--model", "pocket-draft", "--langs", "en", "--seconds", "5", "-n", "24", "--no-probe", "--json"]
+    assert main(quick) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    assert "drafting" in lines[0].lower()
+    assert [one["name"] for one in found["raced"]] == [PLAIN, AUTO]
+    assert (found["judged"], found["over"], found["candidates"], found["k"]) == (AUTO, PLAIN, [], None)
+    assert (found["draft_model"], found["draft_fingerprint"]) == (None, None)
 
 
 def test_an_interruption_leaves_nothing(

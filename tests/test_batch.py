@@ -6,12 +6,13 @@ import itertools
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from batches import STEPS, Spied, Wish, any_wish, check_rows, finish, told
+from batches import STEPS, WARM, Spied, Wish, any_wish, check_rows, finish, told
 from clock import MadeClock
 from engine import METHODS, SIZE, Erratic, Watched, habitual
 from families import VOCAB
@@ -247,6 +248,28 @@ def test_readers_do_not_hold_up_writers_nor_each_other_for_ever(chunk: int, limi
     assert sum(target.prompt_rows) == 4 * 36
 
 
+@pytest.mark.parametrize("at_once", [1, 2, None])
+def test_those_left_out_of_steps_give_their_seats_up_and_go_on_later(at_once: int | None) -> None:
+    random, target, drafter = np.random.default_rng(3), Spied(), Watched(Erratic())
+    wishes = [replace(WARM, prompt=[number] * 9, sample=number) for number in range(6)]
+    sessions = [wish.session(target, drafter) for wish in wishes]
+    batch = Batch(target, at_once=at_once)
+    for session in sessions:
+        batch.join(session)
+    together = 0
+    while len(batch):
+        out = {session for session in sessions if random.random() < 0.5}
+        before = {session: len(session.emissions) for session in out}
+        written = [turn.session for turn in batch.step(out)]
+        assert before == {session: len(session.emissions) for session in out}
+        assert len(written) <= (at_once or 6)
+        together = max(together, len(batch.sessions) - len(batch._waiting))
+    assert [told(session) for session in sessions] == [told(wish.alone(target, Erratic())) for wish in wishes]
+    assert together > (at_once or 5), "more were begun than had seats"
+    assert drafter.opened == drafter.closed == 6
+    batch.step(sessions)
+
+
 # --- time ---------------------------------------------------------------------------------------------------
 
 
@@ -259,7 +282,7 @@ def test_pauses_between_steps_are_not_counted(clock: MadeClock) -> None:
         if number < 8 and number % 2:
             batch.join(sessions[number // 2])
         began = clock()
-        batch.step()
+        batch.step({sessions[number % 5]} if number > 8 and number % 5 < 4 else ())
         inside += clock() - began
         if number > 8 and not len(batch):
             break

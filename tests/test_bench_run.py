@@ -18,6 +18,7 @@ from paceline.bench.run.record import Record, TextVerdict
 from paceline.bench.summary import Summary
 from paceline.cli.bench import run as bench_run
 from paceline.cli.bench.run import _listed
+from paceline.errors import InputError
 from runs import made_run
 from test_cli import say
 
@@ -333,10 +334,60 @@ def test_a_terminal_is_told_whose_turn_it_is(
 def test_who_cannot_take_part_is_named(suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     flags = ("--method", "plain", "--peer", "transformers", "--batch", "2", "--limit", "1")
-    code, said, _ = say(bench(suite, out, *FLOAT32, *flags), capsys)
+    code, said, error = say(bench(suite, out, *FLOAT32, *flags), capsys)
     assert code == 0
     assert "one text at a time" in read(out).about.missing["transformers"]
+    assert error.count("transformers is missing, and the run goes on without it") == 1
     assert "transformers" in said
+
+
+@pytest.mark.parametrize(
+    ("peer", "python", "why"),
+    [
+        ("mlx-lm", None, "mlx-lm is not installed; 'pip install mlx-lm'"),
+        ("llama-cpp:type=Q8_0", None, "is not installed; 'pip install llama-cpp-python gguf'"),
+        ("vllm", None, "vLLM has an environment of its own; name its Python"),
+        ("vllm-ngram", "no/python", "vLLM's Python no/python does not start: No such file or directory"),
+        (f"vllm:python={sys.executable}", None, "vLLM is not installed in the environment of "),
+    ],
+)
+def test_a_peer_that_is_not_installed_is_said_before_a_model_is_loaded(
+    peer: str, python: str | None, why: str, suite: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("mlx_lm", "llama_cpp"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delenv("PACELINE_VLLM", raising=False)
+    if python is not None:
+        monkeypatch.setenv("PACELINE_VLLM", python)
+    said_before = list[str]()
+
+    def load(*_: Any) -> Any:
+        said_before.append(capsys.readouterr().err)
+        raise InputError("this test loads nothing")
+
+    monkeypatch.setattr(bench_run, "load_model", load)
+    flags = ("--method", "plain", "--peer", peer, "--limit", "1")
+    assert say(bench(suite, tmp_path / "run", *flags), capsys)[0] == 2
+    (line,) = said_before[0].splitlines()
+    assert line.startswith(f"{peer} is missing, and the run goes on without it: ")
+    assert why in line
+
+
+def test_a_peer_that_fails_on_this_model_is_said_before_the_run(
+    suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paceline.bench.peers.transformers import Transformers
+    from paceline.bench.run.protocol import Referee
+
+    def fail(*_: Any) -> None:
+        raise NotImplementedError
+
+    said = list[str]()
+    monkeypatch.setattr(Transformers, "write", fail)
+    monkeypatch.setattr(Referee, "sit", lambda _: said.append(capsys.readouterr().err))
+    flags = ("--method", "plain", "--peer", "transformers", "--limit", "1")
+    say(bench(suite, tmp_path / "run", *FLOAT32, *flags), capsys)
+    assert "transformers is missing, and the run goes on without it: it fails on this model" in said[0]
 
 
 def test_a_list_with_commas_or_several_arguments() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.bench.compare import Between, Call, Finding, Within, across
+from paceline.bench.compare import Between, Call, Finding, Within, across, fastest
 from paceline.bench.run.directory import Run, begin
+from paceline.bench.summary import Summary
 from paceline.drafters import Drafter
 from paceline.law import Sampling
 from refereed import finished, made, prompts, refereed
@@ -239,6 +240,44 @@ def test_the_command_shows_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert any("54 equal" in line for line in shown)
     assert any(line.startswith("- assistant is") and line.endswith("faster") for line in shown)
     assert max(map(len, shown)) <= 110
+
+
+NOISY: dict[str, Any] = {"noise": 0.6, "degenerate": False, "stall": False, "languages": ("en",), "tasks": ("qa",)}
+
+
+def test_too_few_prompts_are_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In place of stars, bounds and sentences of pairs, which would say the same of every row."""
+    for name in "ab":
+        made_run(tmp_path / name, prompts=3, seed=ord(name), **NOISY)
+    for runs, rows in ((["a"], ("lookup", "assistant", "transformers")), (["a", "b"], ("lookup", "assistant"))):
+        code, out, _ = say(["bench", "compare", *(str(tmp_path / run) for run in runs), "--json"], capsys)
+        *shown, last = out.splitlines()
+        assert code == 0
+        assert sum("too few prompts to decide" in line for line in shown) == 1
+        table = [line for line in shown if line.startswith(rows)]
+        assert len(table) >= len(rows)
+        assert not any(mark in line for line in table for mark in "*[]")
+        assert not any("not told apart" in line or " over 3 prompts" in line for line in shown)
+        found = json.loads(last)
+        assert found["best"] == {"all": [], "qa": []} if len(runs) == 1 else not found["runs"][0]["decided"]
+
+
+def test_few_prompts_that_tell_methods_apart_do_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calm = NOISY | {"noise": 0.001, "methods": ("plain", "lookup"), "peers": ()}
+    made_run(tmp_path / "a", prompts=3, slow={"lookup": 0.2}, **calm)
+    made_run(tmp_path / "b", prompts=3, slow={"lookup": 0.4}, seed=1, **calm)
+    _, out, _ = say(["bench", "compare", str(tmp_path / "a")], capsys)
+    assert "too few" not in "".join(line for line in out.splitlines() if "unstable" not in line)
+    assert "*" in out
+    _, out, _ = say(["bench", "compare", str(tmp_path / "a"), str(tmp_path / "b")], capsys)
+    assert "slower" in out
+
+
+def test_the_fastest_is_told_apart_from_all_others(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", noise=0.02, **QUICK)
+    assert fastest(Summary(run), ["lookup", "assistant"]) == "assistant"
+    twins = made_run(tmp_path / "b", noise=0.3, methods=("plain", "aaa", "bbb"), peers=(), **QUICK)
+    assert fastest(Summary(twins), ["aaa", "bbb"]) is None
 
 
 def test_many_tasks_stand_in_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ import paceline
 from paceline.bench.peers.weights import ordinary
 from paceline.bench.run.directory import ABOUT, About, begin, read
 from paceline.cli import export
+from paceline.dictionary import shipped
 from paceline.drafters.indexing import build
 from paceline.drafters.spec import BUILT_IN
 from paceline.integrations.export import ANSWERS, FOREIGN, VERSIONS, Equivalent, equivalent, equivalents_of_run
+from paceline.integrations.vllm.settings import CLASS, Settings
 from test_cli import say
 
 ENGINES = tuple(VERSIONS)
+DICTIONARY = Path(shipped.__file__).with_name("pocket-en.dict")
 MODEL = "my models/draft's"
 """A path that a shell would take apart."""
 WITH_MODEL = {"assistant": MODEL}
@@ -64,35 +68,110 @@ def test_every_method_has_an_answer(engine: str, spec: str, tmp_path: Path) -> N
 # --- vLLM ---------------------------------------------------------------------------------------------------
 
 
-def test_vllm_looks_up() -> None:
-    for spec, low, high in (("lookup", 1, 3), ("lookup:max_ngram=5,min_ngram=2", 2, 5)):
-        found = asked("vllm", spec, tokens=7)
-        settings = json.loads(flags(found)["--speculative-config"])
-        assert settings == found.settings
-        assert settings == {
-            "method": "ngram",
-            "num_speculative_tokens": 7,
-            "prompt_lookup_min": low,
-            "prompt_lookup_max": high,
-        }
+def served(found: Equivalent) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The model, and the two settings, of the line that a shell is given."""
+    line, *others = found.lines
+    assert "\n" not in line
+    assert all(other.startswith("# ") for other in others)
+    vllm, serve, model, *words = shlex.split(line)
+    assert (vllm, serve) == ("vllm", "serve")
+    flags = dict(zip(words[::2], words[1::2], strict=True))
+    return model, *(json.loads(flags.get(name, "{}")) for name in ("--speculative-config", "--additional-config"))
+
+
+@pytest.mark.parametrize("spec", ["lookup", "suffix", "hybrid", "recycling", "foresight", "dictionary+suffix", "auto"])
+def test_what_vllm_is_given_is_ours_first_and_whole(spec: str) -> None:
+    found = equivalent("vllm", spec, draft_tokens=7, target="org/name")
+    model, speculative, additional = served(found)
+    assert model == "org/name"
+    assert speculative == {"method": "custom_class", "model": CLASS, "num_speculative_tokens": 7}
+    assert found.settings == {"speculative_config": speculative, "additional_config": additional}
+    assert Settings.of(additional).drafter().name
+    assert any("0.85 to 0.93 of plain vLLM" in note for note in found.notes)
+    assert not any("in place of MODEL" in note for note in found.notes)
+    assert served(equivalent("vllm", spec))[0] == "MODEL"
+
+
+def test_auto_becomes_the_union_of_its_parts_that_serve() -> None:
+    for spec in ("auto", "auto:noise=none", "auto:model=small", "auto:dictionary=none"):
+        found = equivalent("vllm", spec)
+        assert served(found)[2] == {"paceline": {"method": "suffix+foresight"}}
+        assert any("no draft model, no head" in note for note in found.notes)
+    named = equivalent("vllm", f"auto:dictionary='{DICTIONARY}'")
+    assert served(named)[2]["paceline"]["method"] == f"suffix+foresight+dictionary:file='{DICTIONARY}'"
+    assert not any("come with paceline" in note for note in named.notes)
+
+
+def test_vllm_has_methods_of_its_own() -> None:
+    lookup = asked("vllm", "lookup:max_ngram=5,min_ngram=2", tokens=7)
+    assert json.loads(shlex.split(lookup.lines[-1])[-1]) == {
+        "method": "ngram",
+        "num_speculative_tokens": 7,
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 5,
+    }
+    suffix = asked("vllm", "suffix", tokens=12)
+    assert json.loads(shlex.split(suffix.lines[-1])[-1]) == {"method": "suffix", "num_speculative_tokens": 12}
+    assert any("arctic-inference" in note for note in suffix.notes)
+    for found in (lookup, suffix):
         assert any("min_p" in note for note in found.notes)
 
 
 def test_vllm_drafts_with_a_model() -> None:
     found = asked("vllm", "assistant", tokens=3)
-    settings = json.loads(flags(found)["--speculative-config"])
-    assert settings == {"method": "draft_model", "model": MODEL, "num_speculative_tokens": 3}
+    _, settings, additional = served(found)
+    assert settings == found.settings == {"method": "draft_model", "model": MODEL, "num_speculative_tokens": 3}
+    assert additional == {}
     assert any("share no noise" in note for note in found.notes)
     assert any("use_heterogeneous_vocab" in note for note in found.notes)
     other = equivalent("vllm", "assistant", draft_model=FOREIGN)
-    assert json.loads(flags(other)["--speculative-config"])["use_heterogeneous_vocab"] is True
+    assert served(other)[1]["use_heterogeneous_vocab"] is True
     assert any("is bundled with paceline" in note for note in other.notes)
 
 
-def test_vllm_has_suffixes() -> None:
-    found = asked("vllm", "suffix", tokens=12)
-    assert json.loads(flags(found)["--speculative-config"]) == {"method": "suffix", "num_speculative_tokens": 12}
-    assert any("arctic-inference" in note for note in found.notes)
+def test_files_are_named_as_they_are_found_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "it's here, isn't it"
+    (folder / "model").mkdir(parents=True)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for place in (folder, plain):
+        shutil.copy(DICTIONARY, place / "a.dict")
+    build(plain / "corpus.rest", [np.array([1, 2, 3, 1, 2])], "of no tokenizer")
+    monkeypatch.chdir(plain)
+
+    def method(spec: str) -> str:
+        return str(served(equivalent("vllm", spec))[2]["paceline"]["method"])
+
+    assert method("dictionary:file=a.dict") == f"dictionary:file='{plain}/a.dict'"
+    assert method("dictionary:branches=2,file=a.dict+lookup") == f"dictionary:branches=2,file='{plain}/a.dict'+lookup"
+    assert method("hybrid:file='a.dict,a.dict'") == f"hybrid:file='{plain}/a.dict,{plain}/a.dict'"
+    assert method("rest:corpus=corpus.rest") == f"rest:corpus='{plain}/corpus.rest'"
+    assert method("suffix:remember=9,memory=new.memory") == f"suffix:remember=9,memory='{plain}/new.memory'"
+    monkeypatch.chdir(folder)
+    for target in ("model", "./model"):
+        assert served(equivalent("vllm", "lookup", target=target))[0] == str(folder / "model")
+    assert served(equivalent("vllm", "assistant", draft_model="model"))[1]["model"] == str(folder / "model")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["hybrid", "--dict", "nowhere.dict"], "cannot read the dictionary nowhere.dict"),
+        (["auto", "--dict", "nowhere.dict"], "cannot read the dictionary nowhere.dict"),
+        (["dictionary:file=nowhere.dict"], "cannot read the dictionary nowhere.dict"),
+        (["rest:corpus=nowhere.rest"], "cannot read the datastore nowhere.rest"),
+        (["suffix:remember=9,memory=nowhere/a"], "there is no folder nowhere"),
+        (["lookup", "--model", "./nowhere"], "there is no folder ./nowhere of a model"),
+        (["assistant", "-md", "./nowhere"], "there is no folder ./nowhere of a model"),
+    ],
+)
+def test_files_that_are_not_there_are_refused(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, error = say(["export", "vllm", *words], capsys)
+    assert (code, out) == (2, "")
+    assert said in error.replace(f"{tmp_path}/", "")
 
 
 # --- llama.cpp ----------------------------------------------------------------------------------------------
@@ -248,8 +327,9 @@ def of_run(engine: str, directory: Path) -> list[Equivalent]:
 def test_a_run_says_itself_how_its_methods_drafted(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = of_run("vllm", directory)
     assert [each.method for each in found] == ["plain", "lookup", "assistant", "assistant:model=other"]
-    assert [each.settings.get("num_speculative_tokens") for each in found] == [None, 6, 5, 2]
-    assert [each.settings.get("model") for each in found] == [None, None, MODEL, "other"]
+    settings = [served(each)[1] for each in found]
+    assert [each.get("num_speculative_tokens") for each in settings] == [None, 6, 5, 2]
+    assert [each.get("model") for each in settings] == [None, CLASS, MODEL, "other"]
     code, out, _ = say(["export", "vllm", "--run", str(directory), "--json"], capsys)
     last = json.loads(out.splitlines()[-1])
     assert code == 0
@@ -258,14 +338,17 @@ def test_a_run_says_itself_how_its_methods_drafted(directory: Path, capsys: pyte
     for each in found:
         assert f"# {each.method} in {VERSIONS['vllm']}" in out
         assert all(line in out for line in each.lines)
+    assert out.startswith("vllm serve MODEL\n# plain in vLLM")
+    code, out, _ = say(["export", "vllm", "--run", str(directory), "--model", "org/name"], capsys)
+    assert out.startswith("vllm serve org/name\n")
 
 
 def test_what_a_planner_sized_is_said(tmp_path: Path) -> None:
     entries = [entry("lookup", planner="adaptive"), entry("suffix@calibrated", method="suffix", planner="calibrated")]
     begin(tmp_path / "run", About(recipe={}, model={}, entries=entries, workload={}))
-    lookup, suffix = of_run("vllm", tmp_path / "run")
+    lookup, _ = of_run("llama.cpp", tmp_path / "run")
     assert any("the adaptive planner chose the size" in note for note in lookup.notes)
-    assert any("the calibrated planner chose the size" in note for note in suffix.notes)
+    assert not any("planner" in note for found in of_run("vllm", tmp_path / "run") for note in found.notes)
     lookup, suffix = of_run("transformers", tmp_path / "run")
     assert lookup.lines[-1].endswith("custom_generate('lookup', planner=\"adaptive\"))")
     assert suffix.lines[-1].endswith("custom_generate('suffix', planner=\"calibrated\"))")
@@ -283,5 +366,8 @@ def test_what_is_printed_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> No
         code, out, error = say(["export", engine, "assistant", "-md", MODEL, "--num-draft-tokens", "3"], capsys)
         assert (code, error) == (0, "")
         bare = [line for line in out.splitlines() if not line.startswith("#")]
+        assert out.startswith(bare[0] + "\n"), "what is to be pasted comes first"
         assert bare == [line for line in asked(engine, "assistant", 3).lines if not line.startswith("#")]
     compile(out, "printed", "exec")
+    _, out, _ = say(["export", "vllm", "suffix"], capsys)
+    assert sum(not line.startswith("#") for line in out.splitlines()) == 1, "one command and no other"

@@ -94,15 +94,25 @@ def test_advice_says_what_the_law_says(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert main([*command, "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
-    ways = found["together"] + found["turns"]
     assert [one["spec"] for one in found["together"]] == ["mirror:gamma=2,branches=4", "mirror:gamma=3,branches=4"]
     assert len(found["turns"]) == 2
-    best = max(ways, key=lambda one: one["tokens_per_second"])
-    assert found["method"] == best["spec"]
-    assert found["overlaps"] == best["spec"].startswith("mirror")
-    assert best["spec"] in lines[0]
+    best = {name: max(found[name], key=lambda one: one["tokens_per_second"]) for name in ("together", "turns")}
+    ratio = best["together"]["tokens_per_second"] / best["turns"]["tokens_per_second"]
+    assert found["ratio"] == pytest.approx(ratio)
+    assert found["verdict"] == ("on" if found["low"] > 1 else "off" if found["high"] < 1 else "makes no difference")
+    assert found["overlaps"] is (found["verdict"] == "on")
+    assert found["method"] == best["together" if found["overlaps"] else "turns"]["spec"]
+    assert found["method"] in " ".join(lines[:2])
     assert main([*command, "--seconds", "9"]) == 2
     assert "leave --seconds 9 out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("speed", "verdict"), [(1.2, "on"), (1.05, "makes no difference"), (0.8, "off")])
+def test_advice_allows_for_the_error_of_the_law(speed: float, verdict: str) -> None:
+    together = overlap_advice.Overlap(exit=0.5, gamma=2, branches=4, seconds=1, tokens=speed, anew=0, hidden=True)
+    turns = overlap_advice.Turns(length=2, seconds=1, tokens=1)
+    found = overlap_advice.OverlapAdvice([together], [turns], plain=1)
+    assert (found.verdict, found.spec) == (verdict, (together if verdict == "on" else turns).spec)
 
 
 def test_an_exit_foresees_more_with_more_proxies(lm: paceline.LanguageModel) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
@@ -42,12 +42,14 @@ class TextBatch:
     At most ``at_once`` are written at a time; the others wait for their turn. Belongs to one thread.
     """
 
-    def __init__(self, lm: LanguageModel, *, at_once: int = AT_ONCE) -> None:
+    def __init__(self, lm: LanguageModel, *, at_once: int = AT_ONCE, kept: KeptRows | None = None) -> None:
+        """``kept`` lends the rows, and keeps them after the batch; by default rows are the batch's own."""
         require_whole("at_once", at_once)
         self._lm = lm
         self._batch = Batch(lm.target, at_once=at_once)
         self._at_once = at_once
-        self._kept = KeptRows(lm.target, at_once)
+        self._own = KeptRows(lm.target, at_once)
+        self._kept = self._own if kept is None else kept
         self._waiting: deque[Writing] = deque()
         self._writing: dict[Session, Writing] = {}
         self._unreported: deque[Progress] = deque()
@@ -61,7 +63,10 @@ class TextBatch:
         ``sample`` number."""
         if self._closed:
             raise InputError("this batch is closed; open another one")
-        writing = Writing(self._lm, prompt, sample, *self._lm.settings_for(prompt, settings))
+        return self.join(Writing(self._lm, prompt, sample, *self._lm.settings_for(prompt, settings)))
+
+    def join(self, writing: Writing) -> Writing:
+        """Write this text, too, which has not begun yet."""
         writing.batched = True
         self._waiting.append(writing)
         return writing
@@ -84,9 +89,10 @@ class TextBatch:
         writing.feed(ended=True)
         self._unreported = deque(progress for progress in self._unreported if progress.writing is not writing)
 
-    def step(self) -> list[Progress]:
-        """One round of every text. Returns the progress that was not reported yet, that of this round included."""
-        self._round()
+    def step(self, without: Collection[Writing] = ()) -> list[Progress]:
+        """One round of every text; those in ``without`` are left out, and their seats are free for others. Returns the
+        progress that was not reported yet, that of this round included."""
+        self._round(without)
         found = list(self._unreported)
         self._unreported.clear()
         return found
@@ -117,7 +123,7 @@ class TextBatch:
         finally:
             for writing in list(self._writing.values()):
                 self._leave(writing)
-            self._kept.clear()
+            self._own.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -125,13 +131,13 @@ class TextBatch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
-    def _round(self) -> None:
+    def _round(self, without: Collection[Writing] = ()) -> None:
         self._batch.refuse_inside()
         try:
             # A text that waits for another's prompt has no seat yet; others begin meanwhile.
             for _ in range(min(len(self._waiting), self._at_once - self._batch.seated)):
                 self._begin(self._waiting.popleft())
-            for turn in self._batch.step():
+            for turn in self._batch.step({writing.session for writing in without if writing.session is not None}):
                 self._note(turn)
         except BaseException:
             self.close()

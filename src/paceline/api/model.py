@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Never, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.api.asynchronous import read_pieces
+from paceline.api.asynchronous import SharedBatch
 from paceline.api.batch import TextBatch
 from paceline.api.chat import Conversation
 from paceline.api.drafters import Drafters, Lease
@@ -63,6 +63,7 @@ class LanguageModel:
         self.transcripts = None if vocabulary is None else Transcripts(vocabulary)
         """The last chats, in the tokens that they were written in."""
         self._drafters = Drafters()
+        self._shared = SharedBatch()
 
     def __repr__(self) -> str:
         facts = [self.target.name, self.target.dtype_name, str(self.target.device), f"{self.target.vocab_size} tokens"]
@@ -154,10 +155,11 @@ class LanguageModel:
         return Conversation(self, system=system, **settings)
 
     def astream(self, prompt: Prompt, **settings: Unpack[Options]) -> AsyncGenerator[Piece, None]:
-        """Like `stream`, for ``async for``: the event loop goes on while the model computes. Closing the generator, or
-        cancelling the task that reads it, ends the generation."""
+        """Like `stream`, for ``async for``: the event loop goes on while the model computes. Texts that are read at the
+        same time are written together, each as it would be written alone. One that is read slowly waits for its
+        reader, and the others go on. Closing the generator, or cancelling the task that reads it, ends the text."""
         how = self.settings_for(prompt, settings)
-        return read_pieces(lambda: Writing(self, prompt, 0, *how))
+        return self._shared.read(self, lambda: Writing(self, prompt, 0, *how))
 
     def write(self, prompt: Prompt, **settings: Unpack[Options]) -> Writing:
         """Like `stream`, with the `Generation` afterwards: read its `pieces`, then its `result`. Any thread may
@@ -264,8 +266,8 @@ def load(
 
     ``dtype`` is the model's own unless named, and ``device`` the CPU; ``device="auto"`` is a GPU where there is one.
 
-    ``quantize="int8"`` computes in 8-bit integers on a CPU: faster and in a quarter of the memory, with a text that is
-    the same under every method by arithmetic, not only up to near ties (docs/cpu.md).
+    ``quantize="int8"`` computes in 8-bit integers on a CPU: in a quarter of the memory, faster on x86 processors, with
+    a text that is the same under every method by arithmetic, not only up to near ties (docs/cpu.md).
 
     ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; by default a
     model on a CUDA device has them (docs/cuda.md).

@@ -1,10 +1,12 @@
-"""Whether a draft model pays for a model on this machine, with which draft length, and how sure that is.
+"""Whether drafting pays for a model on this machine: with a draft model, or else with the default method alone.
 
-It is found in two steps. First the draft model drafts `LONGEST` tokens in every round along a few texts, and rounds of
-every draft length are timed in turns. As in a calibration, the tokens of all shorter drafts are counted from the
-longest ones, and tokens over seconds predict the best length. Then plain decoding, the draft model at that length, and
-`auto` without it write other texts in turns. This race decides: it measures what a benchmark measures, and its texts
-had no part in the choice of the length, so no lucky choice raises the ratio.
+A race decides. Plain decoding, `auto`, and `auto` with the draft model write texts in turns, which measures what a
+benchmark measures. The verdict is about the last of them over the faster of the others: on if the interval of that
+ratio lies above 1, off if it lies below, and otherwise it makes no difference.
+
+Before the race the draft model drafts `LONGEST` tokens in every round along a few other texts, and rounds of every
+draft length are timed in turns. As in a calibration, the tokens of all shorter drafts are counted from the longest
+ones. This says why a draft model pays or not, and predicts the best fixed length for engines that need one.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from paceline.bench.calibrate.texts import Course, Walk
 from paceline.bench.race import Progress, Race, silent
 from paceline.bench.run.contestant import Job, Work, Written
 from paceline.bench.run.ours import Drafting, Ours
-from paceline.bench.statistics import Estimate, mean_of, ratio_of_sums
+from paceline.bench.statistics import Estimate, Verdict, mean_of, ratio_of_sums
 from paceline.context import Ints
 from paceline.drafters import make_drafter
 from paceline.drafters.asking import fit
@@ -38,12 +40,12 @@ from paceline.vocabulary import Vocabulary
 OWN_TOKENIZER = ("assistant",)
 FOREIGN_TOKENIZER = ("assistant", "assistant:translate=tli")
 """Ways to draft with a model that has the target's tokenizer, and with one that has another."""
-PLAIN, WITHOUT = "plain", "auto"
+PLAIN, AUTO, WITH_DRAFTS = "plain", "auto", "auto with the draft model"
 LONGEST = 6
 """Tokens of the longest draft."""
 SECONDS, LEAST_SECONDS = 60.0, 5.0
 SHARES = {"rounds": 0.1, "texts": 0.3}
-"""Shares of the seconds for rounds and for texts of all candidates; the race has the rest."""
+"""Shares of the seconds for rounds and for texts of a draft model; the race has the rest."""
 TOKENS, LEAST_TOKENS = 64, 24
 """Tokens of a text."""
 ROOM = 32
@@ -53,7 +55,7 @@ PROBED = 6
 """Texts from which the length is chosen, or a third of the prompts if they are few."""
 LEAST_PROMPTS = 3
 HEATS, FEWEST_HEATS = 10, 5
-"""Texts that a slow model should race over; with fewer than the second, `auto` stays out."""
+"""Texts that a slow model should race over; with fewer than the second, `auto` without the draft model stays out."""
 PASSES = 9
 """How often a few prompts are written at most."""
 LENGTH = 128
@@ -61,8 +63,6 @@ LENGTH = 128
 SEEDS = 1 << 64
 WARM_UP = 8
 """Tokens that every contestant writes before it is timed."""
-WORTH = 1.03
-"""A method whose interval reaches below 1 must be faster than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,31 +96,33 @@ class Candidate:
 class Raced:
     """One method in the race."""
 
+    name: str
     spec: str
-    drafts: bool
-    """Whether it uses the draft model."""
     tokens_per_second: float
     ratio: Estimate
     """The mean over texts of its speed over plain decoding's."""
 
     @property
-    def pays(self) -> bool:
-        """Whether to turn it on: surely no slower than plain decoding, or probably faster. Without an interval, no."""
-        return self.spec != PLAIN and self.ratio.bounded and (self.ratio.low >= 1 or self.ratio.value >= WORTH)
+    def drafts(self) -> bool:
+        """Whether it uses the draft model."""
+        return self.name == WITH_DRAFTS
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {**_flat(self), "pays": self.pays}
+        return _flat(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
     """What was found."""
 
-    candidates: Sequence[Candidate]
     raced: Sequence[Raced]
-    """Plain decoding first, then the best candidate, then others."""
-    refused: dict[str, str]
+    """Plain decoding first, the method that is judged last."""
+    gain: Estimate
+    """The speed of the method that is judged over that of the fastest other one."""
+    candidates: Sequence[Candidate] = ()
+    """Of a draft model."""
+    refused: dict[str, str] = field(default_factory=dict)
     """Ways to draft that cannot work -> why, in a sentence."""
     texts: Sequence[str]
     """Names of the prompts of the race."""
@@ -129,19 +131,29 @@ class Advice:
     seconds: float
 
     @property
+    def verdict(self) -> Verdict:
+        """Of the draft model, or of drafting where there is none."""
+        return Verdict.of(self.gain)
+
+    @property
+    def judged(self) -> Raced:
+        """`auto`, with the draft model if there is one."""
+        return self.raced[-1]
+
+    @property
+    def without(self) -> Raced:
+        """The fastest of the others."""
+        return _fastest(self.raced[:-1])
+
+    @property
     def chosen(self) -> Raced:
-        """The fastest method that pays; plain decoding if none does."""
-        return max((one for one in self.raced if one.pays), key=lambda one: one.ratio.value, default=self.raced[0])
+        """What to use."""
+        return self.judged if self.verdict is Verdict.ON else self.without
 
     @property
-    def best(self) -> Candidate:
-        """The draft model at its best length."""
-        return _best(self.candidates)
-
-    @property
-    def drafted(self) -> Raced:
-        """The draft model in the race."""
-        return self.raced[1]
+    def best(self) -> Candidate | None:
+        """The draft model at the length that is predicted to be best."""
+        return max(self.candidates, key=lambda one: one.ratio.value, default=None)
 
 
 def check_amounts(seconds: float, max_new_tokens: int) -> None:
@@ -157,7 +169,8 @@ class Advisor:
     """Measures, and stores nothing."""
 
     target: Target
-    draft: DraftModel
+    draft: DraftModel | None
+    """None to judge `auto` without one."""
     prompts: Sequence[tuple[str, Ints]]
     """What to write, by name."""
     vocabulary: Vocabulary | None = None
@@ -171,8 +184,7 @@ class Advisor:
         check_amounts(self.seconds, self.max_new_tokens)
         if len(self.prompts) < LEAST_PROMPTS:
             raise InputError(
-                f"advice needs at least {LEAST_PROMPTS} prompts, some to choose a draft length and others to "
-                f"measure it, and there are {len(self.prompts)}"
+                f"advice needs at least {LEAST_PROMPTS} prompts, and there are {len(self.prompts)}; give more"
             )
         limit = self.target.context_length
         if limit is not None and limit <= self.max_new_tokens + ROOM:
@@ -184,13 +196,16 @@ class Advisor:
     def run(self) -> Advice:
         """Predict, then race."""
         self._started = time.perf_counter()
-        candidates, refused = self._predicted()
+        draft, candidates, refused = self.draft, list[Candidate](), dict[str, str]()
+        if draft is not None:
+            candidates, refused = self._predicted(draft)
         prompts = self.prompts[self._probed :]
-        tokens, entries = self._entries(_best(candidates), min(HEATS, len(prompts)))
-        raced, texts = self._race(entries, prompts, tokens)
+        tokens, entries = self._entries(prompts)
+        raced, gain, texts = self._race(entries, prompts, tokens)
         return Advice(
-            candidates=candidates,
             raced=raced,
+            gain=gain,
+            candidates=candidates,
             refused=refused,
             texts=texts,
             tokens=tokens,
@@ -199,19 +214,19 @@ class Advisor:
 
     @property
     def _probed(self) -> int:
-        """How many prompts the length is chosen from."""
-        return min(PROBED, len(self.prompts) // LEAST_PROMPTS)
+        """How many prompts are for the predictions."""
+        return 0 if self.draft is None else min(PROBED, len(self.prompts) // LEAST_PROMPTS)
 
     # predict
 
-    def _predicted(self) -> tuple[list[Candidate], dict[str, str]]:
+    def _predicted(self, draft: DraftModel) -> tuple[list[Candidate], dict[str, str]]:
         """Every way to draft at every length, and the ways that cannot work."""
         refused = dict[str, str]()
         with ExitStack() as leaving:
             methods = list[Method]()
-            for spec in FOREIGN_TOKENIZER if self._foreign else OWN_TOKENIZER:
+            for spec in FOREIGN_TOKENIZER if self._foreign(draft) else OWN_TOKENIZER:
                 try:
-                    methods.append(self._method(spec))
+                    methods.append(self._method(spec, draft))
                 except InputError as error:
                     refused[spec] = str(error)
                 else:
@@ -221,13 +236,12 @@ class Advisor:
             found = [one for method in methods for one in self._lengths(method, len(methods))]
         return found, refused
 
-    @property
-    def _foreign(self) -> bool:
-        mine, theirs = self.vocabulary, self.draft.vocabulary
+    def _foreign(self, draft: DraftModel) -> bool:
+        mine, theirs = self.vocabulary, draft.vocabulary
         return mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint
 
-    def _method(self, spec: str) -> Method:
-        drafter = make_drafter(spec, self.draft)
+    def _method(self, spec: str, draft: DraftModel) -> Method:
+        drafter = make_drafter(spec, draft)
         fit(drafter, self.target, self.vocabulary)
         return Method.of(drafter)
 
@@ -265,24 +279,31 @@ class Advisor:
 
     # race
 
-    def _entries(self, best: Candidate, heats: int) -> tuple[int, list[Ours]]:
-        """How long texts are, so that there is time for so many, and who writes them."""
-        left = self.seconds - (time.perf_counter() - self._started)
-        rounds = left / max(best.seconds_plain, 1e-9)
-        specs = {PLAIN: False, best.spec: True, WITHOUT: False}
-        if rounds < FEWEST_HEATS * len(specs) * LEAST_TOKENS:
-            del specs[WITHOUT]
-        tokens = int(min(max(rounds / heats / len(specs), LEAST_TOKENS), self.max_new_tokens))
+    def _entries(self, prompts: Sequence[tuple[str, Ints]]) -> tuple[int, list[Ours]]:
+        """How long texts are, so that there is time for enough of them, and who writes them."""
         own = Drafting(vocabulary=self.vocabulary)
-        drafting = replace(own, draft_model=self.draft)
-        return tokens, [Ours(spec, self.target, drafting if drafts else own) for spec, drafts in specs.items()]
+        entries = [Ours(PLAIN, self.target, own), Ours(AUTO, self.target, own)]
+        if self.draft is not None:
+            entries.append(Ours(AUTO, self.target, replace(own, draft_model=self.draft)))
+            entries[-1].name = WITH_DRAFTS
+        each = self._seconds_of_a_token(entries[0], prompts[0][1])
+        rounds = (self.seconds - (time.perf_counter() - self._started)) / max(each, 1e-9)
+        if self.draft is not None and rounds < FEWEST_HEATS * len(entries) * LEAST_TOKENS:
+            entries.pop(1).close()
+        tokens = rounds / min(HEATS, len(prompts)) / len(entries)
+        return int(min(max(tokens, LEAST_TOKENS), self.max_new_tokens)), entries
+
+    def _seconds_of_a_token(self, plain: Ours, prompt: Ints) -> float:
+        """Of plain decoding, roughly. The first of two short texts warms up."""
+        job = self._job(prompt, WARM_UP, 0)
+        speed = [_speed(plain.write(job, time.perf_counter)) for _ in range(2)][1]
+        return 0.0 if speed is None else 1 / speed
 
     def _race(
         self, entries: Sequence[Ours], prompts: Sequence[tuple[str, Ints]], tokens: int
-    ) -> tuple[list[Raced], list[str]]:
+    ) -> tuple[list[Raced], Estimate, list[str]]:
         """Texts in turns while there is time."""
         jobs = [self._job(prompt, tokens, number) for number, (_, prompt) in enumerate(prompts)]
-        drafts = [bool(who.drafter.models) for who in entries]
         speeds: dict[str, list[float]] = {who.name: [] for who in entries}
         tasks, warm_up = list[int](), [Work([replace(jobs[0], enough=WARM_UP)])]
         race = Race(contestants=entries, clock=time.perf_counter)
@@ -301,8 +322,9 @@ class Advisor:
                 who.close()
         if not tasks:
             raise InputError("no text had a second token, so there is no speed to measure; give other prompts")
-        raced = [_raced(who.name, uses, speeds, tasks) for who, uses in zip(entries, drafts, strict=True)]
-        return raced, [prompts[task][0] for task in dict.fromkeys(tasks)]
+        raced = [_raced(who, speeds, tasks) for who in entries]
+        gain = _ratio(speeds, raced[-1].name, _fastest(raced[:-1]).name, tasks)
+        return raced, gain, [prompts[task][0] for task in dict.fromkeys(tasks)]
 
     def _job(self, prompt: Ints, tokens: int, number: int) -> Job:
         return Job(
@@ -351,8 +373,8 @@ def _candidate(spec: str, size: int, walks: Sequence[Walk], rounds: dict[int, Ro
     )
 
 
-def _best(candidates: Sequence[Candidate]) -> Candidate:
-    return max(candidates, key=lambda one: one.ratio.value)
+def _fastest(raced: Sequence[Raced]) -> Raced:
+    return max(raced, key=lambda one: one.ratio.value)
 
 
 def _speed(written: Written) -> float | None:
@@ -361,12 +383,18 @@ def _speed(written: Written) -> float | None:
     return (last - first) / (ended - began) if last > first else None
 
 
-def _raced(spec: str, drafts: bool, speeds: dict[str, list[float]], tasks: Sequence[int]) -> Raced:
-    own, plain = np.array(speeds[spec]), np.array(speeds[PLAIN])
-    exact = Estimate(1.0, 1.0, 1.0)
+def _raced(who: Ours, speeds: dict[str, list[float]], tasks: Sequence[int]) -> Raced:
+    own = np.array(speeds[who.name])
     return Raced(
-        spec=spec,
-        drafts=drafts,
+        name=who.name,
+        spec=who.spec,
         tokens_per_second=float(len(own) / np.sum(1 / own)),
-        ratio=exact if spec == PLAIN else mean_of(own / plain, tasks),
+        ratio=_ratio(speeds, who.name, PLAIN, tasks),
     )
+
+
+def _ratio(speeds: dict[str, list[float]], name: str, other: str, tasks: Sequence[int]) -> Estimate:
+    """The mean over texts of one method's speed over another's."""
+    if name == other:
+        return Estimate(1.0, 1.0, 1.0)
+    return mean_of(np.array(speeds[name]) / np.array(speeds[other]), tasks)

@@ -13,10 +13,11 @@ not of what a process has for its whole life, such as where its memory lies.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ from paceline.errors import InputError
 
 LEVEL = 0.01
 """How often a comparison may call something by chance."""
+FEW = 6
+"""With fewer prompts than these, methods that are not told apart may still differ by much."""
+TOO_FEW = "too few prompts to decide"
 TEXT = ["entry", "prompt", "turn"]
 """What a text in one run has in common with its counterpart in another."""
 WHICH_TEXTS = ("methods", "peers", "limit", "tasks", "langs", "repeat")
@@ -47,6 +51,9 @@ class Call(StrEnum):
     SAME = "not told apart"
     UNKNOWN = "no interval"
     """Of one prompt alone: neither a difference nor the lack of one can be found."""
+
+
+TOLD = (Call.FASTER, Call.SLOWER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +80,24 @@ class Finding:
         return asdict(self) | {"call": self.call.value}
 
 
+def too_few(summary: Summary, task: str | None = None) -> bool:
+    """Whether a task, or all of them, has too few prompts to call methods equal that are not told apart."""
+    prompts: int = of_cell(summary.texts, summary.base, task).prompt.nunique()
+    return 0 < prompts < FEW
+
+
 def judged(findings: Sequence[Finding]) -> list[Finding]:
     """All findings of a comparison, judged together."""
     significant = holm([one.p for one in findings], LEVEL)
     return [replace(one, call=_call(one.ratio, differs)) for one, differs in zip(findings, significant, strict=True)]
+
+
+def fastest(summary: Summary, entries: Sequence[str]) -> str | None:
+    """The one of these entries that is faster than each of the others beyond chance."""
+    pairs = {(entry, other): summary.pairs(entry, other) for entry, other in permutations(entries, 2)}
+    found = [Finding.of(*names, None, one.ratio, one.unit) for names, one in pairs.items() if len(one)]
+    beaten = Counter(one.entry for one in judged(found) if one.call is Call.FASTER)
+    return next((entry for entry, count in beaten.items() if count == len(entries) - 1), None)
 
 
 def _call(ratio: Estimate, differs: bool) -> Call:
@@ -103,7 +124,8 @@ class Within:
                     yield Finding.of(entry, other, task, pairs.ratio, pairs.unit)
 
     def best(self, task: str | None = None) -> list[str]:
-        """The fastest entry of a task, and those that are not told apart from it; none where there is no interval."""
+        """The fastest entry of a task, and those that are not told apart from it; none where there is no interval, or
+        where few prompts tell none apart."""
         speed_ups = {
             entry: figures.speed_up.value
             for entry in self.summary.entries
@@ -112,6 +134,8 @@ class Within:
         first = max(speed_ups, key=lambda entry: speed_ups[entry], default=None)
         against = [found for found in self.findings if found.task == task and first in (found.entry, found.other)]
         if any(found.call is Call.UNKNOWN for found in against):
+            return []
+        if too_few(self.summary, task) and not any(found.call in TOLD for found in against):
             return []
         told = {one for found in against if found.call is Call.SAME for one in (found.entry, found.other)}
         return [entry for entry in speed_ups if entry == first or entry in told]
@@ -159,6 +183,11 @@ class Between:
                     yield Finding.of(entry, entry, task, found.ratio, found.unit_base)
 
     @property
+    def decided(self) -> bool:
+        """Whether anything is called, or there are prompts enough to say that nothing can be."""
+        return self.prompts >= FEW or any(found.call in TOLD for found in self.findings)
+
+    @property
     def notes(self) -> list[str]:
         """Where the two runs differ, and which texts are not the same."""
         if not self.prompts:
@@ -169,6 +198,9 @@ class Between:
 
     def _not_significant(self) -> Iterator[str]:
         """Intervals that exclude 1 by themselves, but not among so many."""
+        if not self.decided:
+            yield TOO_FEW
+            return
         close = [found for found in self.findings if found.call is Call.SAME and found.ratio.excludes(1)]
         if close:
             yield (
@@ -184,6 +216,7 @@ class Between:
             "base": self.run.base,
             "prompts": self.prompts,
             "tasks": self.tasks,
+            "decided": self.decided,
             "speed_ups": [found.as_dict() for found in self.findings],
             "tokens_per_second": [found.as_dict() for found in self.raw],
             "notes": self.notes,

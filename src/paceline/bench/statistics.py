@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
@@ -49,6 +50,22 @@ class Estimate:
     def excludes(self, value: float) -> bool:
         """Whether a value lies outside the interval; never, where there is none."""
         return self.low > value or self.high < value
+
+
+class Verdict(StrEnum):
+    """What an interval says about something that could be turned on."""
+
+    ON = "on"
+    OFF = "off"
+    SAME = "makes no difference"
+    UNKNOWN = "no interval"
+
+    @classmethod
+    def of(cls, gain: Estimate) -> Verdict:
+        """``gain`` is the ratio of speeds with it and without it."""
+        if not gain.excludes(1):
+            return cls.SAME if gain.bounded else cls.UNKNOWN
+        return cls.ON if gain.value > 1 else cls.OFF
 
 
 def median_of(values: Values, clusters: Clusters = None) -> Estimate:

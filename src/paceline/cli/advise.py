@@ -1,4 +1,4 @@
-"""``paceline advise``: whether a draft model pays on this machine, and with which draft length."""
+"""``paceline advise``: whether a draft model, or drafting without one, pays on this machine."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from paceline.errors import InputError
 if TYPE_CHECKING:
     from paceline.bench.advise import Advice, Raced
     from paceline.bench.overlap_advice import OverlapAdvice
+    from paceline.bench.statistics import Estimate
     from paceline.drafters.assistant import DraftModel
 
 SUITE = "stories"
@@ -26,6 +27,17 @@ MOST_PROMPTS, OVERLAPPED = 60, 3
 WIDE = 1.15
 """An interval that reaches further than by this factor is called wide."""
 RACED = ("measured in turns", "tokens/s", "x plain [95%]")
+SAID = {
+    "on": "turn {} on",
+    "off": "leave {} off",
+    "makes no difference": "{} makes no difference here",
+    "no interval": "too few texts were written to judge {}",
+}
+OVERLAP_SAID = {
+    "on": "overlap",
+    "off": "give all cores to the target",
+    "makes no difference": "overlapping makes no difference here, so give all cores to the target",
+}
 PREDICTED = ("predicted", "tokens/round", "ms/round", "ms drafting", "x plain [95%]")
 
 
@@ -33,12 +45,13 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "advise",
         run=run,
-        help="say in a minute whether a draft model pays on this machine, and with which settings",
+        help="say in a minute whether a draft model, or drafting without one, pays on this machine",
         description=(
-            "Counts the tokens that drafts of 1 to 6 tokens bring, times their rounds, and chooses the best length. "
-            "Then plain decoding, the draft model at that length, and the default method without a draft model write "
-            "texts in turns. The advice is the fastest of them, with its speed over plain decoding and a 95% interval. "
-            "Nothing is stored."
+            "Plain decoding, the default method auto, and auto with the draft model write texts in turns. The draft "
+            "model is on if the 95% interval of its speed over the faster of the others lies above 1, off if it lies "
+            "below, and otherwise makes no difference. Without a draft model the same is said of auto over plain "
+            "decoding. Before, the draft model's tokens are counted and its rounds timed, which predicts the best of "
+            "the fixed lengths from 1 to 6 tokens. Nothing is stored."
         ),
     )
     parser.add_model()
@@ -63,8 +76,6 @@ def run(options: argparse.Namespace) -> int:
 
     check_counts(options, "max_new_tokens", "threads")
     options.draft_model, options.temperature = draft_model(options), temperature_of(options)
-    if options.draft_model is None:
-        raise InputError(f"there is no draft model to judge for {options.model}; name one with --draft-model")
     if options.overlap:
         return _overlap(options)
     seconds = SECONDS if options.seconds is None else options.seconds
@@ -78,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
                 f"{lm.target.name} came without a tokenizer, and prompts are texts; put tokenizer.json and "
                 "tokenizer_config.json into the model's folder"
             )
-        draft = DraftModel.load(options.draft_model, lm.target)
+        draft = None if options.draft_model is None else DraftModel.load(options.draft_model, lm.target)
         advice = Advisor(
             target=lm.target,
             draft=draft,
@@ -99,21 +110,22 @@ def run(options: argparse.Namespace) -> int:
 def _lines(advice: Advice, options: argparse.Namespace) -> Iterator[str]:
     yield from (line for said in _said(advice, options) for line in textwrap.wrap(said, WIDTH))
     yield ""
-    raced = ((one.spec, f"{one.tokens_per_second:.1f}", _ratio(one)) for one in advice.raced)
+    raced = ((_named(one, options), f"{one.tokens_per_second:.1f}", _ratio(one.ratio)) for one in advice.raced)
     yield table(RACED, raced, left=(0, len(RACED) - 1))
-    yield ""
-    predicted = (
-        (
-            one.spec,
-            f"{one.tokens_per_round:.2f}",
-            f"{1000 * one.seconds:.1f}",
-            f"{1000 * one.seconds_draft:.1f}",
-            interval(*astuple(one.ratio)),
+    if advice.candidates:
+        yield ""
+        predicted = (
+            (
+                one.spec,
+                f"{one.tokens_per_round:.2f}",
+                f"{1000 * one.seconds:.1f}",
+                f"{1000 * one.seconds_draft:.1f}",
+                _ratio(one.ratio),
+            )
+            for one in advice.candidates
         )
-        for one in advice.candidates
-    )
-    yield table(PREDICTED, predicted, left=(0, len(PREDICTED) - 1))
-    yield from bullets(f"{spec} cannot draft: {why}" for spec, why in advice.refused.items())
+        yield table(PREDICTED, predicted, left=(0, len(PREDICTED) - 1))
+        yield from bullets(f"{spec} cannot draft: {why}" for spec, why in advice.refused.items())
     yield ""
     generate, check = _commands(advice, options)
     yield f"To use it:    {generate}"
@@ -122,37 +134,51 @@ def _lines(advice: Advice, options: argparse.Namespace) -> Iterator[str]:
 
 def _said(advice: Advice, options: argparse.Namespace) -> Iterator[str]:
     """The advice in sentences."""
-    plain, drafted, chosen, best = advice.raced[0], advice.drafted, advice.chosen, advice.best
-    if chosen.drafts:
-        yield f"Turn it on: --method {chosen.spec} --draft-model {options.draft_model}"
-    else:
-        yield f"Leave the draft model off: --method {chosen.spec}"
-        yield f"The draft model at its best length, {best.length}, writes {_ratio(drafted)} times as fast as plain."
-    if chosen is not plain:
-        speeds = f"{chosen.tokens_per_second:.1f} tokens per second, not {plain.tokens_per_second:.1f}"
-        yield f"Expect {_ratio(chosen)} times the speed of plain decoding: {speeds}."
+    from paceline.bench.advise import AUTO
+
+    judged, without, plain, best = advice.judged, advice.without, advice.raced[0], advice.best
+    what = "drafting" if options.draft_model is None else "the draft model"
+    said = SAID[advice.verdict].format(what)
+    yield f"{said.capitalize()}: {shlex.join(_method(advice, options))}"
+    others = {without.name: advice.gain, plain.name: judged.ratio}
     yield (
-        f"Why: to draft a token takes {best.price:.0%} of a plain round. Of {counted(best.length, 'drafted token')}, "
-        f"{best.tokens_per_round - 1:.1f} are accepted."
+        f"{_named(judged, options)} writes {judged.tokens_per_second:.1f} tokens per second, "
+        f"{' and '.join(f'{_ratio(ratio)} times as many as {name}' for name, ratio in others.items())}."
     )
+    if best is not None:
+        yield (
+            f"Why: to draft a token takes {best.price:.0%} of a plain round. Of "
+            f"{counted(best.length, 'drafted token')}, {best.tokens_per_round - 1:.1f} are accepted."
+        )
     yield (
         f"Measured on {counted(len(advice.texts), 'text')} of {advice.tokens} tokens at temperature "
         f"{options.temperature:g}, in {advice.seconds:.0f} seconds."
     )
-    if not drafted.ratio.high <= WIDE * drafted.ratio.value:
-        yield "The interval is wide; to make it narrower, give more --seconds or more --prompts."
+    if best is not None and without is plain and len(advice.raced) == 2:
+        yield f"There was no time to measure {AUTO} without the draft model; for that, give more --seconds."
+    if not advice.gain.high <= WIDE * advice.gain.value:
+        wide = "The interval is wide" if advice.gain.bounded else "One text has no interval"
+        yield f"{wide}; give more --seconds or more --prompts."
 
 
-def _ratio(one: Raced) -> str:
-    return interval(*astuple(one.ratio))
+def _named(one: Raced, options: argparse.Namespace) -> str:
+    return f"{one.spec} with {options.draft_model}" if one.drafts else one.name
+
+
+def _method(advice: Advice, options: argparse.Namespace) -> list[str]:
+    """Flags of the advised method."""
+    chosen = advice.chosen
+    return ["--method", chosen.spec, *(["--draft-model", options.draft_model] if chosen.drafts else [])]
+
+
+def _ratio(one: Estimate) -> str:
+    return interval(*astuple(one))
 
 
 def _commands(advice: Advice, options: argparse.Namespace) -> tuple[str, str]:
-    """How to write with the advised settings, and how to measure them again, or the draft model if it is left off."""
+    """How to write with the advised settings, and how to measure the method that was judged again."""
     from paceline.bench.advise import TOKENS
 
-    chosen = advice.chosen
-    tested = advice.drafted if chosen is advice.raced[0] else chosen
     model = ["--model", options.model]
     for name in ("dtype", "quantize", "device"):
         if (given := getattr(options, name)) is not None:
@@ -160,37 +186,41 @@ def _commands(advice: Advice, options: argparse.Namespace) -> tuple[str, str]:
     model += ["--no-probe"] if options.no_probe else []
     model += ["--trust-remote-code"] if options.trust_remote_code else []
     how = ["--temperature", f"{options.temperature:g}", "--seed", str(options.seed)]
-    generate = ["generate", "The old house", *model, "--method", chosen.spec, *how]
-    generate += ["--draft-model", options.draft_model] if chosen.drafts else []
+    generate = ["generate", "The old house", *model, *_method(advice, options), *how]
     suite = options.prompts or SUITE
     suite = f"prompts:{suite}" if ":" not in suite and Path(suite).is_file() else suite
     check = ["bench", "run", "--suite", suite, "--limit", "4", "--batch", "1", *model, *how]
     check += ["-n", str(options.max_new_tokens or TOKENS)]
-    check += ["--draft-model", options.draft_model if tested.drafts else "none", "--method", tested.spec]
+    check += ["--draft-model", options.draft_model or "none", "--method", advice.judged.spec]
     check += ["--langs", ",".join(options.langs)] if options.langs else []
     check += ["--threads", str(options.threads)] if options.threads else []
     return shlex.join(["paceline", *generate]), shlex.join(["paceline", *check, "--out", "runs/advise"])
 
 
-def _json(advice: Advice, options: argparse.Namespace, facts: dict[str, Any], draft: DraftModel) -> dict[str, Any]:
+def _json(
+    advice: Advice, options: argparse.Namespace, facts: dict[str, Any], draft: DraftModel | None
+) -> dict[str, Any]:
     from paceline.bench.machine import instruction_sets
     from paceline.targets.setup import processor, versions
 
-    chosen, best = advice.chosen, advice.best
+    best = advice.best
     generate, check = _commands(advice, options)
     return {
-        "turn_on": chosen.drafts,
-        "strategy": best.strategy if chosen.drafts else chosen.spec,
-        "k": best.length if chosen.drafts else None,
-        "method": chosen.spec,
-        **{name: value for name, value in chosen.as_dict().items() if name in ("ratio", "low", "high")},
+        "verdict": advice.verdict,
+        "turn_on": advice.verdict == "on",
+        "method": advice.chosen.spec,
+        "judged": advice.judged.name,
+        "over": advice.without.name,
+        **dict(zip(("ratio", "low", "high"), astuple(advice.gain), strict=True)),
+        "strategy": None if best is None else best.strategy,
+        "k": None if best is None else best.length,
         "raced": [one.as_dict() for one in advice.raced],
         "candidates": [one.as_dict() for one in advice.candidates],
         "refused": advice.refused,
         "setup": facts,
         "machine": {"processor": processor(), "instruction_sets": instruction_sets(), "versions": versions()},
         "draft_model": options.draft_model,
-        "draft_fingerprint": draft.target.fingerprint(),
+        "draft_fingerprint": None if draft is None else draft.target.fingerprint(),
         "temperature": options.temperature,
         "seed": options.seed,
         "texts": advice.texts,
@@ -207,6 +237,8 @@ def _overlap(options: argparse.Namespace) -> int:
     from paceline.bench.overlap import Trial
     from paceline.bench.overlap_advice import advise_overlap
 
+    if options.draft_model is None:
+        raise InputError(f"there is no draft model to judge for {options.model}; name one with --draft-model")
     if options.seconds is not None:
         raise InputError(
             f"--overlap measures each part a fixed number of times; leave --seconds {options.seconds:g} out"
@@ -231,8 +263,10 @@ def _overlap(options: argparse.Namespace) -> int:
     if options.json:
         print_json(
             {
-                "overlaps": advice.overlaps,
-                "method": (advice.best if advice.overlaps else advice.best_turns).spec,
+                "verdict": advice.verdict,
+                "overlaps": advice.verdict == "on",
+                "method": advice.spec,
+                **dict(zip(("ratio", "low", "high"), astuple(advice.gain), strict=True)),
                 "together": [
                     {**asdict(one), "spec": one.spec, "tokens_per_second": one.speed} for one in advice.together
                 ],
@@ -248,14 +282,12 @@ def _overlap(options: argparse.Namespace) -> int:
 
 def _overlap_lines(advice: OverlapAdvice, options: argparse.Namespace) -> Iterator[str]:
     best, turns = advice.best, advice.best_turns
-    if advice.overlaps:
-        said = f"Overlap: --method {best.spec} --draft-model {options.draft_model}"
-    else:
-        said = f"Give all cores to the target: --method {turns.spec} --draft-model {options.draft_model}"
-    yield from textwrap.wrap(said, WIDTH)
+    said = OVERLAP_SAID[advice.verdict].capitalize()
+    yield from textwrap.wrap(f"{said}: --method {advice.spec} --draft-model {options.draft_model}", WIDTH)
     yield from textwrap.wrap(
         f"By the law, rounds beside one another write {best.speed:.1f} tokens per second at best, rounds in turns "
-        f"{turns.speed:.1f}, and plain decoding {1 / advice.plain:.1f}.",
+        f"{turns.speed:.1f}, and plain decoding {1 / advice.plain:.1f}. With the error of the law, that is "
+        f"{_ratio(advice.gain)} times as fast as in turns.",
         WIDTH,
     )
     bottleneck = "the target" if best.hidden else "the draft model"

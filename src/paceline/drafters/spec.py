@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -57,6 +58,10 @@ _NAME = re.compile(r"[A-Za-z][\w.-]*")
 _QUOTES = "\"'"
 _PLANNED = re.compile(r"(.*)@(fixed:\d+|adaptive|calibrated|default)\s*", re.DOTALL)
 """A method with a planner behind it."""
+_FILES = re.compile(
+    r"(?<=[:,])\s*(?P<key>file|corpus|memory)\s*=\s*(?:(?P<mark>['\"])(?P<quoted>.*?)(?P=mark)|(?P<bare>[^,+'\"]+))"
+)
+"""The options that name files."""
 
 
 @cache
@@ -95,6 +100,19 @@ def methods_in(spec: str) -> dict[str, Factory]:
     """The methods that a spec names, in order, without their options."""
     parts = (part for union in _split(spec) for part in _parted(union, "+"))
     return {name: factory for name, factory, _ in (method_of(part.strip(), spec) for part in parts)}
+
+
+def absolute(spec: str) -> str:
+    """The same spec with files by their absolute paths, which hold wherever a process of a server starts."""
+    return _FILES.sub(lambda found: f"{found['key']}={file_names(found['quoted'] or found['bare'])}", spec)
+
+
+def file_names(files: str) -> str:
+    """The absolute paths of files, named with commas between them, as the value of an option."""
+    value = ",".join(str(Path(file.strip()).absolute()) for file in files.split(","))
+    if "'" in value and '"' in value:
+        raise InputError(f"{value} holds both kinds of quotes, and a method's spec has no way to write it; rename it")
+    return f'"{value}"' if "'" in value else f"'{value}'"
 
 
 def _parted(text: str, mark: str) -> list[str]:

@@ -5,15 +5,16 @@ target is answered once for all of them, so a step has one forward of the target
 do not, and of those that still read their prompt. Each emits the tokens it would emit alone.
 
 Sequences wait until there is a seat, and where another one is reading the beginning of the same prompt until it has
-done so: KV rows of a common beginning are copied, not computed again.
+done so: KV rows of a common beginning are copied, not computed again. A step may leave sequences out; they keep their
+rows and give their seats up.
 """
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -54,6 +55,12 @@ class Seat:
     given: int = 0
     """How many of its tokens were handed out, those of an earlier stay included."""
     error: Exception | None = None
+    _stepped: float = field(default_factory=time.perf_counter)
+    """When its last step was over."""
+
+    def go_on(self) -> None:
+        """Take part in a step. The time since the last one is the caller's."""
+        self.timed.pause(time.perf_counter() - self._stepped)
 
     def send(self, answer: Any) -> None:
         """Go on to the next call. An error inside ends this sequence alone."""
@@ -86,6 +93,7 @@ class Seat:
         """The emissions since the last turn."""
         new = self.session.emissions[self.given :]
         self.given += len(new)
+        self._stepped = time.perf_counter()
         return Turn(self.session, new, self.call is None, self.error)
 
     @property
@@ -109,22 +117,27 @@ class Batch:
         self._prompt_rows = prompt_rows
         self._waiting: list[Session] = []
         self._seats: list[Seat] = []
-        self._left = time.perf_counter()
+        self._aside: list[Seat] = []
+        """Begun, but without a seat: left out of the last step, or waiting to go on."""
         self._stepping = False
 
     def __len__(self) -> int:
         """How many sequences are being written or wait for a seat."""
-        return len(self._seats) + len(self._waiting)
+        return len(self._seats) + len(self._aside) + len(self._waiting)
 
     @property
     def sessions(self) -> list[Session]:
         """Those being written, then those that wait."""
-        return [seat.session for seat in self._seats] + self._waiting
+        return [seat.session for seat in self._begun] + self._waiting
 
     @property
     def seated(self) -> int:
-        """How many are being written."""
+        """How many the last step wrote."""
         return len(self._seats)
+
+    @property
+    def _begun(self) -> list[Seat]:
+        return self._seats + self._aside
 
     def join(self, session: Session) -> None:
         """Write this sequence, too, from the next step on or as soon as there is a seat."""
@@ -139,25 +152,24 @@ class Batch:
         if session in self._waiting:
             self._waiting.remove(session)
             return
-        for seat in self._seats:
+        for seat in self._begun:
             if seat.session is session:
                 if inspect.getgeneratorstate(seat.timed.flow) == inspect.GEN_RUNNING:
                     raise InputError(
                         "a sequence cannot leave from inside its own callback; let its criterion return True"
                     )
-                self._seats.remove(seat)
+                (self._seats if seat in self._seats else self._aside).remove(seat)
                 seat.timed.flow.close()
                 return
 
-    def step(self) -> list[Turn]:
-        """One round of every sequence, or one piece of its prompt. Returns those with new tokens or an end."""
+    def step(self, without: Container[Session] = ()) -> list[Turn]:
+        """One round of every sequence, or one piece of its prompt; those in ``without`` are left out. Returns those
+        with new tokens or an end."""
         self.refuse_inside()
-        away = time.perf_counter() - self._left
-        for seat in self._seats:
-            seat.timed.pause(away)
         self._stepping = True
         try:
-            self._admit()
+            self._seat_begun(without)
+            self._admit(without)
             for verb in BEFORE:
                 self._answer_all(verb)
             for verbs in AFTER_TOGETHER:
@@ -172,7 +184,6 @@ class Batch:
             self._stepping = False
         turns = [seat.turn() for seat in self._seats]
         self._seats = [seat for seat in self._seats if seat.call is not None]
-        self._left = time.perf_counter()
         return [turn for turn in turns if turn.emissions or turn.ended]
 
     def close(self) -> None:
@@ -188,7 +199,7 @@ class Batch:
 
     def _closed(self) -> list[Exception]:
         """Close all sequences; the errors of those that failed to close."""
-        seats, self._seats, self._waiting = self._seats, [], []
+        seats, self._seats, self._aside, self._waiting = self._begun, [], [], []
         return [error for seat in seats if (error := _closed(seat.timed.flow)) is not None]
 
     def __enter__(self) -> Self:
@@ -237,9 +248,18 @@ class Batch:
 
     # seats
 
-    def _admit(self) -> None:
+    def _seat_begun(self, without: Container[Session]) -> None:
+        """Seat those that were begun and go on, first come, first served; the others stay aside."""
+        able = [seat for seat in self._begun if seat.session not in without]
+        others = [seat for seat in self._begun if seat.session in without]
+        most = len(able) if self._at_once is None else self._at_once
+        self._seats, self._aside = able[:most], able[most:] + others
+        for seat in self._seats:
+            seat.go_on()
+
+    def _admit(self, without: Container[Session]) -> None:
         """Seat those that wait, first come, first served, but for those that spare more by waiting."""
-        for session in self._waiting.copy():
+        for session in [one for one in self._waiting if one not in without]:
             if self._at_once is not None and len(self._seats) >= self._at_once:
                 return
             lender, common = self._lender(session)
@@ -252,7 +272,7 @@ class Batch:
 
     def _lender(self, session: Session) -> tuple[Rows, int]:
         """The rows that hold most of a prompt, and how much: the sequence's own unless another's hold more."""
-        held = [session.rows, *(seat.session.rows for seat in self._seats)]
+        held = [session.rows, *(seat.session.rows for seat in self._begun)]
         return max(((rows, rows.common_prefix(session.reusable)) for rows in held), key=lambda each: each[1])
 
     def _promised(self, prompt: Ints) -> int:

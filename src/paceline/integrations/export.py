@@ -7,6 +7,7 @@ tokens are accepted: these engines, too, let the target decide every token.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.drafters import Drafter, make_drafter
-from paceline.drafters.spec import BUILT_IN, MODEL
+from paceline.drafters.auto import NONE
+from paceline.drafters.auto import SHIPPED as SHIPPED_DICTIONARIES
+from paceline.drafters.spec import BUILT_IN, MODEL, absolute, file_names, methods_in
 from paceline.errors import InputError
-from paceline.integrations.vllm.settings import Settings
+from paceline.integrations.vllm.settings import SERVED, Settings
 from paceline.targets.pocket.names import NAMES
 
 VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.23"}
@@ -44,6 +47,15 @@ NO_NOISE = (
 )
 CHAIN = 10
 """Tokens of a chain where ours is a tree of many."""
+INSTALLED = "paceline is installed beside vLLM, and files are named as they are found on this machine"
+COST = (
+    "a proposer costs: vLLM schedules no step ahead with one, and where next to nothing was accepted it ran at 0.85 to "
+    "0.93 of plain vLLM (docs/vllm.md)"
+)
+INSIDE: tuple[str, ...] = (ONE_LINE, INSTALLED, NO_NOISE, COST)
+AUTO = "suffix+foresight"
+AUTO_INSIDE = f"of auto these parts draft inside vLLM: {AUTO}, and dictionaries that you name; no draft model, no head"
+SHIPPED = "the dictionaries that come with paceline are for its own models; name those of your model with --dict"
 REFUSED = "requests with min_p or logit_bias are refused while it drafts"
 VLLM_UNSURE = "its drafts end at their full length, also where the model is unsure"
 SIZED = "the {} planner chose the size of every draft here; there it is {} tokens"
@@ -77,6 +89,8 @@ class Exported:
     spec: str
     drafter: Drafter
     draft_model: str | None = None
+    target: str | None = None
+    """The model that is served, as a command names it."""
     apart: bool = False
     """Whether the draft model is given beside the spec, and not in it."""
     draft_tokens: int | None = None
@@ -101,30 +115,36 @@ def equivalent(
     draft_model: str | None = None,
     draft_tokens: int | None = None,
     planner: str | None = None,
+    target: str | None = None,
 ) -> Equivalent:
     """What ``engine`` has for a method. ValueError where there is no such engine or method."""
     if engine not in VERSIONS:
         raise InputError(f"unknown engine {engine!r}; choose {', '.join(VERSIONS)}")
+    if target is not None and engine != "vllm":
+        raise InputError(f"--model is of the command for vllm, and what {engine} is given names no model; leave it out")
     if draft_tokens is not None and draft_tokens < 1:
         raise InputError(f"a draft has at least 1 token, not {draft_tokens}")
     drafter = make_drafter(spec, draft_model)
     ours = Exported(
         spec=spec,
         drafter=drafter,
-        draft_model=_named(drafter),
+        draft_model=_found(_named(drafter)),
+        target=_found(target),
         apart=draft_model is not None,
         draft_tokens=draft_tokens,
         planner=planner,
     )
     lines, settings, notes = ANSWERS[engine](ours)
-    if settings and planner is not None:
+    if settings and planner is not None and "additional_config" not in settings:  # there it is chosen as well
         notes = (*notes, SIZED.format(planner, ours.tokens))
     return Equivalent(engine=engine, method=spec, lines=lines, settings=settings, notes=notes)
 
 
-def equivalents_of_run(engine: str, entries: Sequence[Mapping[str, Any]], origin: Path) -> list[Equivalent]:
+def equivalents_of_run(
+    engine: str, entries: Sequence[Mapping[str, Any]], origin: Path, target: str | None = None
+) -> list[Equivalent]:
     """The same for every method of ours that a benchmark's record lists, sized as it was there."""
-    found = []
+    found = list[Equivalent]()
     for entry in entries:
         if entry.get("ours"):
             spec = str(entry.get("method") or entry["name"])
@@ -134,7 +154,9 @@ def equivalents_of_run(engine: str, entries: Sequence[Mapping[str, Any]], origin
             tokens = int(size) if size.isdecimal() and int(size) else None
             live = planner if planner in LIVE else None
             try:
-                found.append(equivalent(engine, spec, draft_model=drafts, draft_tokens=tokens, planner=live))
+                found += [
+                    equivalent(engine, spec, draft_model=drafts, draft_tokens=tokens, planner=live, target=target)
+                ]
             except ValueError as error:
                 raise InputError(
                     f"{origin} has {spec!r}, which cannot be exported ({error}); name a METHOD in place of --run"
@@ -146,13 +168,27 @@ def equivalents_of_run(engine: str, entries: Sequence[Mapping[str, Any]], origin
 
 
 def _vllm(ours: Exported) -> Answer:
+    """Our own drafter inside vLLM, and as a comment vLLM's own method of the same kind; that alone where ours cannot
+    serve."""
+    serve = f"vllm serve {shlex.quote(ours.target) if ours.target else 'MODEL'}"
+    notes = () if ours.target else ("write the name or folder of your model in place of MODEL, or give --model",)
+    if ours.drafter.name == "plain":
+        return (serve,), {}, ("vLLM decodes plainly where --speculative-config is left out", *notes)
+    inside, own = _inside_vllm(ours), _own_of_vllm(ours)
+    if inside is None and own is None:
+        composed = "vLLM has no equivalent: it drafts by one method at a time"
+        return _none(composed if ours.drafter.parts else _no_method("vLLM", ours))
+    (first, *others) = [one for one in (inside, own) if one is not None]
+    lines = [f"{serve} {first[0][0]}"]
+    for (flags,), _, said in others:
+        lines += ["# vLLM's own, in place of ours:", f"# {serve} {flags}"]
+        notes = (*(f"vLLM's own: {note}" for note in said), *notes)
+    return tuple(lines), first[1], (*first[2], REFUSED, *notes)
+
+
+def _own_of_vllm(ours: Exported) -> Answer | None:
     settings: dict[str, Any]
-    inside = _inside_vllm(ours)
     match ours.drafter.name:
-        case "plain":
-            return _none("vLLM decodes plainly where --speculative-config is left out")
-        case _ if ours.drafter.parts:
-            return inside or _none("vLLM has no equivalent: it drafts by one method at a time")
         case "lookup":
             settings = {
                 "method": "ngram",
@@ -172,25 +208,33 @@ def _vllm(ours: Exported) -> Answer:
                 settings["use_heterogeneous_vocab"] = True
                 other = "across tokenizers it drafts greedily, and only tokens that both have"
             sampling = 'at a temperature above 0, "draft_sample_method": "probabilistic" samples drafts, too'
-            notes = (*_lost(ours, VLLM_UNSURE), sampling, other)
+            notes = (*_lost(ours, VLLM_UNSURE), sampling, other, *_boxed(ours))
         case _:
-            return inside or _none(_no_method("vLLM", ours))
-    flags = f"--speculative-config {shlex.quote(json.dumps(settings, ensure_ascii=False))}"
-    lines = (flags, *(("# our own inside vLLM:", *inside[0]) if inside else ()))
-    return lines, settings, (*notes, REFUSED, *_boxed(ours))
+            return None
+    return (f"--speculative-config {shlex.quote(json.dumps(settings, ensure_ascii=False))}",), settings, notes
 
 
 def _inside_vllm(ours: Exported) -> Answer | None:
     """Our own drafter as a class of vLLM's; None for methods that cannot serve there."""
-    settings = Settings(method=ours.spec)
-    try:
-        settings.drafter()
-    except InputError:
+    spec, notes = absolute(ours.spec), INSIDE
+    if ours.drafter.name == "auto":
+        spec, notes = _auto_inside(ours), (AUTO_INSIDE, *notes)
+    names = {*methods_in(spec)}
+    if not names <= {*SERVED}:
         return None
+    settings = Settings(method=spec)
+    settings.drafter()
+    if names & {"dictionary", "hybrid"} and not re.search(r"file\s*=", spec):
+        notes = (SHIPPED, *notes)
     tokens = ours.draft_tokens or min(ours.tokens, CHAIN)
     data = {"speculative_config": settings.speculative(tokens), "additional_config": settings.additional()}
-    installed = "paceline is installed beside vLLM, and a file is named as the server's workers find it"
-    return (settings.flags(tokens),), data, (ONE_LINE, installed, NO_NOISE, REFUSED)
+    return (settings.flags(tokens),), data, notes
+
+
+def _auto_inside(ours: Exported) -> str:
+    """The parts of `auto` that serve inside vLLM."""
+    named = ours.options["dictionary"]
+    return AUTO if named in (SHIPPED_DICTIONARIES, NONE) else f"{AUTO}+dictionary:file={file_names(named)}"
 
 
 # --- llama.cpp ---
@@ -324,6 +368,15 @@ def _lost(ours: Exported, unsure: str) -> tuple[str, ...]:
 def _boxed(ours: Exported) -> tuple[str, ...]:
     named = ours.draft_model
     return (f"{named} is bundled with paceline; save or convert it first",) if named in NAMES else ()
+
+
+def _found(model: str | None) -> str | None:
+    """A model's folder by its absolute path; the name of one on a hub as it is."""
+    if model is None or not (Path(model).exists() or model.startswith((".", "/", "~"))):
+        return model
+    if not Path(model).is_dir():
+        raise InputError(f"there is no folder {model} of a model")
+    return str(Path(model).absolute())
 
 
 def _named(drafter: Drafter) -> str | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import difflib
 from importlib import import_module
+from types import ModuleType
 
 from paceline.bench.peers.weights import Terms, Weights
-from paceline.bench.run.contestant import TextContestant
+from paceline.bench.run.contestant import Missing, TextContestant
 from paceline.errors import InputError
 from paceline.law import Sampling
 
@@ -38,6 +39,7 @@ OPTIONS = {
     "vllm-suffix": ("python", "tokens"),
     "vllm-paceline": ("python", "tokens", "method"),
 }
+ALONE = "other libraries take part one text at a time; leave out --batch and --qps"
 HOMES = {"transformers": "transformers", "mlx": "mlx_lm", "llama": "llama_cpp", "vllm": "vllm"}
 """First word of a name -> the file that makes it."""
 
@@ -60,6 +62,20 @@ def check_peer(spec: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
+def why_missing(spec: str) -> str:
+    """Why a peer cannot take part on this machine with any model; empty where nothing is known to be lacking."""
+    name, options = check_peer(spec)
+    try:
+        _home(name).check_installed(name, options)
+    except Missing as why:
+        return str(why)
+    return ""
+
+
+def _home(name: str) -> ModuleType:
+    return import_module(f"paceline.bench.peers.{HOMES[name.partition('-')[0]]}")
+
+
 def make_peer(
     spec: str, weights: Weights, *, draft_tokens: int | None = None, sampling: Sampling | None = None
 ) -> TextContestant:
@@ -76,6 +92,5 @@ def make_peer(
         draft_tokens=draft_tokens,
         sampling=sampling or Sampling(),
     )
-    home = HOMES[name.partition("-")[0]]
-    peer: TextContestant = import_module(f"paceline.bench.peers.{home}").make(name, terms)
+    peer: TextContestant = _home(name).make(name, terms)
     return peer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import takewhile
@@ -280,7 +280,7 @@ class LlamaCpp(TextContestant):
             self._source.close()
 
 
-def check_installed() -> None:
+def check_installed(name: str, options: Mapping[str, str]) -> None:
     """`Missing` where the library is not there."""
     try:
         import gguf  # noqa: F401
@@ -291,7 +291,7 @@ def check_installed() -> None:
 
 def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
-    check_installed()
+    check_installed(name, terms.options)
     sampling = terms.sampling
     if sampling.adjusts or (not sampling.greedy and (sampling.top_p < 1 or sampling.min_p > 0)):
         raise Missing("llama.cpp cuts by top-p and min-p before temperature, and penalises otherwise: another law")
@@ -302,7 +302,7 @@ def make(name: str, terms: Terms) -> TextContestant:
 
 def opened(options: dict[str, str], weights: Weights, context: int) -> Loaded:
     """The target in llama.cpp by itself, as the options of a peer say. `Missing` where it cannot be."""
-    check_installed()
+    check_installed("llama-cpp", options)
     return _loaded("target", weights, options, context)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -94,14 +94,19 @@ class MlxLm(TextContestant):
         self._mx.clear_cache()
 
 
-def make(name: str, terms: Terms) -> TextContestant:
-    """The peer of that name. `Missing` where it cannot take part."""
+def check_installed(name: str, options: Mapping[str, str]) -> None:
+    """`Missing` where the library is not there."""
     try:
         import mlx_lm  # noqa: F401
     except ImportError:
         raise Missing(
             "mlx-lm is not installed; 'pip install mlx-lm' where mlx runs ('mlx[cpu]' without a Mac)"
         ) from None
+
+
+def make(name: str, terms: Terms) -> TextContestant:
+    """The peer of that name. `Missing` where it cannot take part."""
+    check_installed(name, terms.options)
     sampling = terms.sampling
     if sampling.adjusts or (not sampling.greedy and (sampling.top_p < 1 or sampling.min_p > 0)):
         raise Missing("mlx-lm cuts by top-p and min-p before temperature, and penalises otherwise: another law")

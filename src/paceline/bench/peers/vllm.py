@@ -34,6 +34,8 @@ PYTHON = "PACELINE_VLLM"
 PACKAGE = Path(__file__).parents[2]
 """This package, for an environment that does not have it."""
 ENGINE = Path(__file__).with_name("vllm_engine.py")
+FIND = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
+"""What a Python runs to say by its exit code whether it has vLLM; to import that takes seconds."""
 CONTEXT = 4096
 """The longest context: vLLM allocates the rows of a whole one at the start."""
 DTYPES = "float32", "bfloat16", "float16"
@@ -191,12 +193,30 @@ class VLLM(TextContestant):
         self._engine.close()
 
 
+def check_installed(name: str, options: Mapping[str, str]) -> None:
+    """`Missing` where no Python with vLLM is named."""
+    python = _python(name, options)
+    try:
+        lacks = subprocess.run([python, "-P", "-c", FIND], capture_output=True, timeout=ENDING, check=False).returncode
+    except OSError as error:
+        raise Missing(f"vLLM's Python {python} does not start: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        lacks = 0  # what it lacks will be seen when it starts
+    if lacks:
+        raise Missing(f"vLLM is not installed in the environment of {python}; 'pip install vllm' there")
+
+
+def _python(name: str, options: Mapping[str, str]) -> str:
+    python = options.get("python") or os.environ.get(PYTHON)
+    if not python:
+        raise Missing(f"vLLM has an environment of its own; name its Python: {name}:python=FILE, or {PYTHON}=FILE")
+    return python
+
+
 def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
     speculative, facts = _speculative(name, terms)
-    python = terms.options.get("python") or os.environ.get(PYTHON)
-    if not python:
-        raise Missing(f"vLLM has an environment of its own; name its Python: {name}:python=FILE, or {PYTHON}=FILE")
+    python = _python(name, terms.options)
     sampling, dtype = terms.sampling, terms.weights.target.dtype_name
     if sampling.adjusts or sampling.min_p > 0:
         raise Missing("vLLM cuts by min-p before top-k, and penalises otherwise: another law")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.bench.compare import Between, Call, Finding, across
+from paceline.bench.compare import TOLD, TOO_FEW, Between, Call, Finding, across
 from paceline.bench.report.blocks import Block, Cell, Group, Part, Section, Table, Text, Warnings, by_method
 from paceline.bench.report.charts import Interval, intervals
 from paceline.bench.report.words import ALL, NOTHING, counted, interval, labelled, listed, short, times
 from paceline.bench.summary import Summary
 
-TOLD = (Call.FASTER, Call.SLOWER)
 ABOUT = (
     "What is compared is each method's speed-up over plain decoding, prompt by prompt, so that a machine that was "
     "slower on one day does not count. All intervals are judged together: where nothing differs, at most one "
@@ -44,6 +43,8 @@ def _headline(found: Sequence[Between]) -> str:
         said = "Overall no method became faster or slower, but in single tasks some did."
     elif any(one.call is Call.SAME for one in findings):
         said = "No method became faster or slower, as far as these runs can tell."
+        if not any(between.decided for between in found):
+            said = f"These are {TOO_FEW} whether a method became faster or slower."
     else:
         return f"These runs cannot be compared: {_why(found)}."
     apart = [short(between.run.run.name) for between in found if not between.prompts]
@@ -78,9 +79,9 @@ def _blocks(between: Between) -> Iterator[Block]:
     overall = [one for one in between.findings if one.task is None]
     if overall:
         number = between.run.entries.index
-        rows = [Interval(number(one.entry), one.entry, one.ratio, _label(one)) for one in overall]
+        rows = [Interval(number(one.entry), one.entry, one.ratio, _label(one, between.decided)) for one in overall]
         chart = intervals("Speed-up against the earlier run", "Ratio of speed-ups", rows, f"{RATIO}, all tasks. {EVEN}")
-        yield Group([chart, _table(between, RATIO, between.findings, calls=True)])
+        yield Group([chart, _table(between, RATIO, between.findings, calls=between.decided)])
     if between.raw:
         yield _table(between, RAW, between.raw, calls=False)
 
@@ -105,5 +106,5 @@ def _cell(one: Finding | None, *, calls: bool) -> Cell:
     return Cell(times(one.ratio.value), "\n".join(filter(None, small)))
 
 
-def _label(one: Finding) -> str:
-    return labelled(one.ratio) + (f" {one.call}" if interval(one.ratio) else "")
+def _label(one: Finding, decided: bool) -> str:
+    return labelled(one.ratio) + (f" {one.call}" if decided and interval(one.ratio) else "")

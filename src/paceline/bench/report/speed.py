@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import linregress
 
+from paceline.bench.compare import too_few
 from paceline.bench.report.blocks import Block, Cell, Chart, Group, Row, Table, Text, by_method
 from paceline.bench.report.charts import Interval, Scales, Series, intervals, plot
 from paceline.bench.report.words import (
@@ -22,6 +23,7 @@ from paceline.bench.report.words import (
     equal_texts,
     interval,
     labelled,
+    main_of,
     number,
     rate,
     short,
@@ -40,22 +42,22 @@ DRAWN = "Speed-up over plain decoding, all tasks together. The line at 1 is plai
 ABOUT_SPEED = (
     "Speed-up is the mean over texts of a method's speed divided by plain decoding's on the same prompt in the same "
     "minute, with a 95% interval over prompts. In the mean of tasks each task weighs the same. ★ marks the fastest of "
-    "a column, where its interval lies above 1."
+    "a column, where its interval lies above 1 and there are at least 6 prompts."
 )
 
 
 def glance(summary: Summary) -> Table:
     """The few figures that matter."""
-    base, best = summary.figures(summary.base), best_of(summary, ours=True)
+    base, main = summary.figures(summary.base), main_of(summary)
     tiles = {"plain": Cell(rate(base.tokens_per_second if base else None), "tokens per second")}
-    if best is not None:
-        up = speed_up_of(best)
-        tiles[short(best.entry)] = Cell(rate(best.tokens_per_second), "tokens per second")
+    if main is not None:
+        up = speed_up_of(main)
+        tiles[short(main.entry)] = Cell(rate(main.tokens_per_second), "tokens per second")
         tiles["speed-up"] = Cell(times(up.value), interval(up) or "no interval")
-        tiles["tokens per round"] = Cell(number(best.tokens_per_round), short(best.entry))
+        tiles["tokens per round"] = Cell(number(main.tokens_per_round), short(main.entry))
     if (equal := equal_texts(summary)) is not None:
         tiles["texts equal to plain's"] = Cell(*equal)
-    told = [f for f in (best, base) if f is not None and f.joules_per_token is not None]
+    told = [f for f in (main, base) if f is not None and f.joules_per_token is not None]
     if told:
         how = "measured" if summary.run.about.energy.get("measured") else "estimated"
         beside = f"; plain {number(told[1].joules_per_token)}" if len(told) > 1 else ""
@@ -94,8 +96,8 @@ def _chart(summary: Summary) -> Chart | None:
 
 
 def _fastest(summary: Summary, task: str | None, language: str | None) -> str | None:
-    """The fastest entry of a cell, where it was faster than plain decoding beyond chance."""
-    best = best_of(summary, task, language)
+    """The fastest entry of a cell, where it was faster than plain decoding beyond chance, and prompts are not few."""
+    best = None if too_few(summary, task) else best_of(summary, task, language)
     return best.entry if best is not None and speed_up_of(best).low > 1 else None
 
 

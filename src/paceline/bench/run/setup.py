@@ -17,7 +17,7 @@ import torch
 from paceline.api.model import LanguageModel
 from paceline.bench.energy import Meter, open_meter
 from paceline.bench.machine import Peak, sitting
-from paceline.bench.peers import check_peer, make_peer
+from paceline.bench.peers import ALONE, check_peer, make_peer
 from paceline.bench.peers.weights import Weights
 from paceline.bench.race import Gauge, Progress, Race, silent
 from paceline.bench.run.contestant import Job, Missing, TextContestant
@@ -216,7 +216,7 @@ def _peers(
     weights = Weights(lm.target, lm.vocabulary, draft)
     for spec in options.peers:
         if conditions.at_once is not None:
-            missing[spec] = "other libraries take part one text at a time; leave out --batch and --qps"
+            missing[spec] = ALONE
             continue
         try:
             peer = make_peer(spec, weights, draft_tokens=options.num_draft_tokens, sampling=conditions.sampling)

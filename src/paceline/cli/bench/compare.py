@@ -71,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _within(found: Within) -> Iterator[str]:
+    from paceline.bench.compare import TOO_FEW
     from paceline.bench.warnings import warnings
 
     summary = found.summary
@@ -86,18 +87,22 @@ def _within(found: Within) -> Iterator[str]:
         more = ("tokens/s", "tokens/round", "text") if last else ()
         yield table((*head, *more), rows, left=(0, len(head) + 2))
         yield ""
-    starred = any(found.best(task) for task in (None, *summary.tasks))
+    undecided = [task for task in summary.tasks if not found.best(task)]
+    starred = found.best() or len(undecided) < len(summary.tasks)
     notes = [f"{BEST} the fastest of its column, and what is not clearly slower"] if starred else []
-    notes += [
-        _sentence(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)
-    ]
+    if undecided:
+        notes.append(TOO_FEW + (f" in {', '.join(undecided)}" if starred else ""))
+    if found.best():
+        notes += [
+            _sentence(one) for one in found.findings if one.task is None and summary.base not in (one.entry, one.other)
+        ]
     yield from bullets([*notes, *warnings(summary)])
 
 
 def _speed_up(summary: Summary, entry: str, task: str | None, best: Sequence[str]) -> list[str]:
     figures = summary.figures(entry, task)
     found = None if figures is None else figures.speed_up
-    bounds = [] if entry == summary.base else [_bounds(found)]
+    bounds = [] if entry == summary.base or not best else [_bounds(found)]
     return [(BEST if entry in best else "") + _value(found), *bounds]
 
 
@@ -137,8 +142,11 @@ def _between(found: Between) -> Iterator[str]:
 
 
 def _ratios(found: Between, findings: Sequence[Finding], *, calls: bool) -> Iterator[str]:
+    def called(one: Finding) -> list[str]:
+        return [str(one.call)] if calls and found.decided else []
+
     cells = {
-        (one.entry, one.task): [_value(one.ratio), _bounds(one.ratio), *([str(one.call)] if calls else [])]
+        (one.entry, one.task): [_value(one.ratio), *([_bounds(one.ratio)] if found.decided else []), *called(one)]
         for one in findings
     }
     for tasks in _blocks(found.tasks):

@@ -113,6 +113,8 @@ def _add_how(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     check(options)
+    lacking = _lacking(options)
+    _say_missing(lacking)
     from paceline.bench.machine import hushed, threads
     from paceline.bench.run.record import TextVerdict
     from paceline.bench.run.setup import RunOptions, opened
@@ -127,6 +129,7 @@ def run(options: argparse.Namespace) -> int:
         progress("loading") as advance,
         opened(asked, options.model, lambda: load_model(options), options.out, **how, progress=advance) as referee,
     ):
+        _say_missing({name: why for name, why in referee.run.about.missing.items() if name not in lacking})
         written = len(referee.run.records)
         try:
             referee.sit()
@@ -142,6 +145,22 @@ def run(options: argparse.Namespace) -> int:
         print_json(found)
     warm_up = (found.get("verdict") for found in referee.run.about.warm_up.values())
     return int(TextVerdict.BUG in {*warm_up, *(record.verdict for record in referee.run.records)})
+
+
+def _lacking(options: argparse.Namespace) -> dict[str, str]:
+    """The peers that cannot take part, as far as that is known before anything is loaded, and why."""
+    if not options.peers:
+        return {}
+    from paceline.bench.peers import ALONE, why_missing
+
+    together = options.batch > 1 or options.qps is not None
+    found = {peer: ALONE if together else why_missing(peer) for peer in options.peers}
+    return {peer: why for peer, why in found.items() if why}
+
+
+def _say_missing(missing: dict[str, str]) -> None:
+    for peer, why in missing.items():
+        say(f"{peer} is missing, and the run goes on without it: {why}", file=sys.stderr)
 
 
 def _summary(run: Run) -> dict[str, Any]:
