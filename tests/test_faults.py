@@ -83,6 +83,16 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
 VERBS = ("open", "propose", "observe", "read", "close")
 
 
+def test_each_text_says_it_also_where_a_program_shows_equal_warnings_once() -> None:
+    lm, drafter = LanguageModel(tabled()), Broken(WRONG["raises"][0], after=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            lm.generate(PROMPT, method=drafter, max_new_tokens=6)
+    assert len({str(each.message) for each in caught}) == 1
+    assert len(caught) == 3
+
+
 def plain(**how: Any) -> list[int]:
     return LanguageModel(tabled()).generate(PROMPT, method="plain", max_new_tokens=16, **how).tokens
 

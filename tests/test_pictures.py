@@ -12,6 +12,7 @@ import pytest
 import paceline
 from paceline.api.model import LanguageModel
 from paceline.api.pictures import TokenPicture, cells
+from paceline.api.pictures.notebook import fragment
 from paceline.api.pictures.page import COLORS, STYLE, page, table_section, token_section
 from paceline.api.pictures.terminal import END, MARKS, OWN, Painter, paint
 from paceline.api.pictures.tokens import HALVES, Kind
@@ -175,9 +176,13 @@ class Reader(HTMLParser):
             self.text += data
 
 
-def read(drawn: TokenPicture) -> Reader:
+DRAWINGS = {"page": lambda drawn: page("Title <b>", [token_section(drawn)]), "notebook": fragment}
+"""What is shown of a picture as HTML: all of it is under one policy."""
+
+
+def read(drawn: TokenPicture, where: str = "page") -> Reader:
     reader = Reader()
-    reader.feed(page("Title <b>", [token_section(drawn)]))
+    reader.feed(DRAWINGS[where](drawn))
     reader.close()
     assert reader._open == []
     return reader
@@ -190,13 +195,24 @@ def shown(character: str) -> str:
     return {0x7F: "␡"}.get(ord(character), chr(0x2400 + ord(character)) if ord(character) < 32 else "\ufffd")
 
 
+@pytest.mark.parametrize("where", DRAWINGS)
 @pytest.mark.parametrize("prompt", ["", "once <b>upon</b>\r\n", *HOSTILE[:2]])
-def test_a_page_without_its_tags_is_the_text(prompt: str) -> None:
+def test_a_picture_without_its_tags_is_the_text(prompt: str, where: str) -> None:
     drawn = picture([*HOSTILE, "", "", "end", ""], prompt, ("", "lookup", "<i>drafter</i>"))
-    reader = read(drawn)
+    reader = read(drawn, where)
     assert reader.text == "".join(map(shown, prompt + "".join(HOSTILE) + "end"))
     assert reader.ids == list(range(len(HOSTILE) + 4))
     assert len(reader.titles) == len(HOSTILE) + 4
+
+
+def obeys(html: str) -> None:
+    """The policy of our pages: nothing runs, nothing is loaded, and no text is markup."""
+    reader = Reader()
+    reader.feed(html)
+    assert not reader.tags & {"script", "img", "link", "iframe", "object", "svg", "a", "form", "input", "base", "math"}
+    known = {"class", "title", "data-ids", "style", "dir", "lang", "charset", "content", "name", "http-equiv", "scope"}
+    assert reader.attributes <= known
+    assert {c for c in html if unicodedata.category(c) == "Cc"} <= {"\n", "\t"}
 
 
 def test_nothing_of_a_text_is_obeyed() -> None:
@@ -204,19 +220,29 @@ def test_nothing_of_a_text_is_obeyed() -> None:
     hostile = TokenPicture(hostile.prompt, hostile.pieces, NO_TOTALS, dict.fromkeys(HOSTILE, HOSTILE[1]), HOSTILE[1])
     table = table_section(HOSTILE[0], HOSTILE, [HOSTILE], HOSTILE)
     document = page(HOSTILE[0], [token_section(hostile), table])
-    reader = Reader()
-    reader.feed(document)
-    assert not reader.tags & {"script", "img", "link", "iframe", "object", "svg", "a", "form", "input"}
-    known = {"class", "title", "data-ids", "style", "dir", "lang", "charset", "content", "name", "http-equiv", "scope"}
-    assert reader.attributes <= known
+    obeys(document)
     assert "default-src 'none'" in document
-    assert {c for c in document if unicodedata.category(c) == "Cc"} <= {"\n", "\t"}
+    obeys(fragment(hostile))
 
 
-def test_a_page_needs_nothing_from_elsewhere() -> None:
-    document = page("t", [token_section(picture(["a", "b"]))])
-    assert not re.search(r"https?:|url\(|@import|src=|href=", document)
-    assert "color-scheme: light dark" in document
+def test_a_generation_of_hostile_tokens_is_shown_under_the_policy(lm: LanguageModel) -> None:
+    """As a notebook asks for it. Formulas are not typeset either: MathJax follows the links in them."""
+    text = lm.generate("the rider", max_new_tokens=8)
+    pieces = [spelled(text, n, text) for n, text in enumerate([*HOSTILE, r"$\href{javascript:alert(1)}{x}$"])]
+    html = replace(text, pieces=pieces)._repr_html_()
+    obeys(html)
+    assert "<script" not in html
+    reader = Reader()
+    reader.feed(html)
+    assert r"$\href{javascript:alert(1)}{x}$" in reader.text
+    assert re.match('<div class="paceline-picture tex2jax_ignore mathjax_ignore">', html)
+
+
+@pytest.mark.parametrize("where", DRAWINGS)
+def test_a_picture_needs_nothing_from_elsewhere(where: str) -> None:
+    html = DRAWINGS[where](picture(["a", "b"]))
+    assert not re.search(r"https?:|url\(|@import|src=|href=", html)
+    assert "color-scheme: light dark" in html
 
 
 def test_a_token_tells_its_id_source_round_and_text() -> None:

@@ -6,6 +6,8 @@ import gc
 import logging
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -209,6 +211,92 @@ def test_a_broken_source_costs_drafts_and_one_warning(
     warned = [record.getMessage() for record in caplog.records]
     assert sum(said in line for line in warned) == 1
     assert len(warned) <= 2  # the other says that nothing is drafted any more
+
+
+TOKENS, LENGTHS = np.full((2, LONGEST), 400, np.int32), np.full(2, 20)
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ((None, LENGTHS, TOKENS), 0),
+        ((5, LENGTHS, TOKENS), 0),
+        ((iter([[400]]), LENGTHS, TOKENS), 0),
+        (([], LENGTHS, TOKENS), 0),
+        (([None, None], LENGTHS, TOKENS), 2),
+        (([[400], None], LENGTHS, TOKENS), 2),
+        (([400, 400], LENGTHS, TOKENS), 2),
+        (([[400], [400], [400]], LENGTHS, TOKENS), 3),
+        (([[400], [400]], None, TOKENS), 2),
+        (([[400], [400]], ["20", None], TOKENS), 2),
+        (([[400], [400]], LENGTHS, None), 2),
+        (([[400], [400]], LENGTHS, TOKENS[:, :10]), 2),
+        (([[400], [400]], LENGTHS * 1000, TOKENS), 2),
+        (([[400], [400]], -LENGTHS, TOKENS), 2),
+    ],
+    ids=range(14),
+)
+def test_token_lists_that_are_none_give_no_draft(folder: Path, given: Any, count: int) -> None:
+    proposer = Proposer(config(folder, "lookup"))
+    assert proposer.propose(*given) == [[] for _ in range(count)]
+    assert all(proposer.propose([[400], [400]], LENGTHS, TOKENS)), "the next step has drafts"
+
+
+WITHOUT = """
+import sys
+
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "transformers":
+            raise ImportError("no transformers here")
+
+class Old(type(sys)):
+    __version__ = "4.57.1"
+
+if sys.argv[1] == "refused":
+    sys.meta_path.insert(0, Refused())
+else:
+    sys.modules["transformers"] = Old("transformers")
+
+from types import SimpleNamespace as Has
+import numpy as np
+from paceline.integrations.vllm import Proposer
+
+longest, rows = 96, 3
+for method in ("lookup", "suffix", "recycling"):
+    config = Has(
+        model_config=Has(
+            model="served", tokenizer="served", tokenizer_revision=None, trust_remote_code=False,
+            max_model_len=longest, get_vocab_size=lambda: 512,
+        ),
+        speculative_config=Has(num_speculative_tokens=6),
+        scheduler_config=Has(max_num_seqs=rows),
+        parallel_config=Has(rank=0, tensor_parallel_size=1, world_size=1, distributed_executor_backend=None),
+        additional_config={"paceline": {"method": method, "lengths": "fixed", "budget": 10**7}},
+    )
+    proposer, drafted = Proposer(config), 0
+    tokens, lengths = np.tile(np.arange(longest, dtype=np.int32) % 5 + 300, (rows, 1)), np.full(rows, 20)
+    for _ in range(40):
+        found = proposer.propose([[int(tokens[row, lengths[row] - 1])] for row in range(rows)], lengths, tokens)
+        for row, draft in enumerate(found):
+            drafted += draft == tokens[row, lengths[row] : lengths[row] + len(draft)].tolist() and len(draft) > 0
+        lengths += 1
+    print(method, drafted, proposer._errors)
+"""
+
+
+@pytest.mark.parametrize("transformers", ["refused", "old"])
+def test_it_drafts_beside_any_transformers(transformers: str) -> None:
+    """vLLM's environment has one of its own, maybe older than ours, and drafts over tokens need none."""
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", WITHOUT, transformers]
+    found = subprocess.run(command, capture_output=True, text=True, env=where, timeout=300)
+    assert found.returncode == 0, found.stderr
+    lines = [line.split() for line in found.stdout.splitlines()]
+    assert [(name, errors) for name, _, errors in lines] == [
+        (name, "0.0") for name in ("lookup", "suffix", "recycling")
+    ]
+    assert [int(drafted) > 100 for name, drafted, _ in lines if name != "recycling"] == [True, True]
 
 
 @pytest.mark.parametrize("verb", ["open", "propose", "observe"])

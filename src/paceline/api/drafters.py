@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, finalize
 from paceline.api.settings import Settings
 from paceline.drafters import Drafter
 from paceline.drafters.asking import fit
+from paceline.drafters.sharing import Shared
 from paceline.planning.base import Planner
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
@@ -22,21 +23,33 @@ KEPT = 8
 class Lease:
     """A drafter that is kept or in use. One that was made here is disposed of with its last reference."""
 
-    def __init__(self, drafter: Drafter, *, made_here: bool) -> None:
+    def __init__(self, drafter: Drafter, *, made_here: bool, named: Any = None) -> None:
         self.drafter = drafter
+        self.named = named
+        """The draft model that it was asked for with, held so that no other object comes by its identity."""
         if made_here:
             finalize(self, drafter.dispose)
 
 
+class Planners:
+    """Those of one drafter, by their specs."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.known: dict[str | None, Planner] = {}
+
+
 class Drafters:
-    """Drafters for one target, by what was asked for. Several threads may ask.
+    """Drafters for one target, by what was asked for. Several threads may ask. A drafter that takes long to make, such
+    as one that loads a model, is waited for by texts that ask for the same one, and by no other.
 
     It holds no target, so one may be kept beside a target that is held by nothing else.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[Lease, Any]] = {}
-        self._planners: WeakKeyDictionary[Drafter, dict[str | None, Planner]] = WeakKeyDictionary()
+        self._made: Shared[Lease] = Shared()
+        self._kept: dict[Hashable, Lease] = {}
+        self._planners: WeakKeyDictionary[Drafter, Planners] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -50,15 +63,20 @@ class Drafters:
             return Lease(settings.drafter, made_here=False)
         named = settings.draft_model
         key = settings.spec, settings.draft_device, str(named) if isinstance(named, (str, Path)) else id(named)
-        gone: list[Any] = []  # disposed of without the lock
+
+        def make() -> Lease:
+            lease = Lease(settings.drafter, made_here=True, named=named)
+            fit(lease.drafter, target, vocabulary)
+            return lease
+
+        lease = self._made.get(key, make)
+        gone: list[Lease] = []  # disposed of without the lock
         with self._lock:
             if key not in self._kept:
-                lease = Lease(settings.drafter, made_here=True)
-                fit(lease.drafter, target, vocabulary)
                 while len(self._kept) >= KEPT:
                     gone.append(self._kept.pop(next(iter(self._kept))))
-                self._kept[key] = lease, named  # the model is held so that no other object comes by its identity
-            return self._kept[key][0]
+                self._kept[key] = lease
+        return lease
 
     def planner(self, settings: Settings, drafter: Drafter, target: Target) -> Planner:
         """The planner that settings ask for. One named by a spec is shared by all texts of its drafter, called once for
@@ -66,14 +84,15 @@ class Drafters:
         if isinstance(settings.planner, Planner):
             return settings.planner
         with self._lock:
-            known = self._planners.setdefault(drafter, {})
-            if settings.planner not in known:
-                known[settings.planner] = settings.planner_for(drafter, target)
-            return known[settings.planner]
+            own = self._planners.setdefault(drafter, Planners())
+        with own.lock:
+            if settings.planner not in own.known:
+                own.known[settings.planner] = settings.planner_for(drafter, target)
+            return own.known[settings.planner]
 
     def clear(self) -> None:
         """Keep none. Those in use are disposed of after their texts."""
         with self._lock:
-            gone, self._kept = self._kept, {}
+            gone, self._kept, self._made = self._kept, {}, Shared()
             self._planners.clear()
         gone.clear()

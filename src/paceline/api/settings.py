@@ -65,8 +65,8 @@ class Settings:
     draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None = None
     """What the methods that draft with a model use, unless they name one."""
     draft_device: str | None = None
-    """Where it drafts, for the methods that run it beside the target: cores as ``1`` or ``2-3``, a device as
-    ``cuda:1``, or another machine as ``HOST:PORT``."""
+    """Where it drafts, for the methods that run it beside the target: cores as ``1`` or ``2-3``, or a device as
+    ``cuda:1``."""
     draft_prompt: DraftPrompt | None = None
     """The prompt as a draft model with another tokenizer is to read it: a text, or the messages of a chat. By default
     the text of the prompt, and of a chat its messages in the draft model's own template."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from statistics import median
 from typing import Any, NamedTuple
@@ -129,14 +130,11 @@ class Bench:
 
     def turn(self, levels: int = 0) -> float:
         """The seconds from asking for a draft of so many tokens behind the text to having it."""
-        began = time.perf_counter()
-        self.process.tell(Kind.GO, self.number, len(self.context), Go(levels, np.empty(0, np.int64)).body())
-        self.process.window(
-            self.number,
-            len(self.context),
-            lambda body: Window.of(body, self.target.vocab_size, 10**6, "mirror"),
-            PATIENCE,
-        )
+        began, place, asked = time.perf_counter(), len(self.context), time.monotonic()
+        self.process.tell(Kind.GO, self.number, place, Go(levels, np.empty(0, np.int64)).body())
+        read = partial(Window.of, size=self.target.vocab_size, most=10**6, source="mirror")
+        if self.process.window(self.number, place, read, asked=asked, until=asked + PATIENCE) is None:
+            raise InputError(f"the draft model takes over {PATIENCE:g} s for {levels} tokens; choose a smaller one")
         return time.perf_counter() - began
 
     def _ahead(self, found: Outcomes, levels: int) -> None:

@@ -148,7 +148,7 @@ class Parser(argparse.ArgumentParser):
         long a text is by default."""
         self.argument("--method", "SPEC", "how to draft; 'paceline methods' lists them (default: auto)")
         self.add_draft_model(bundled=False)
-        text = "where it drafts with --method mirror: cores as 2-3, a device as cuda:1, or HOST:PORT (default: a core)"
+        text = "where it drafts with --method mirror: cores as 2-3, or a device as cuda:1 (default: a core)"
         self.argument("--draft-device", "PLACE", text)
         text = "draft tokens per round: --planner fixed:K (default: as many as are worth their time)"
         self.argument("--num-draft-tokens --num-speculative-tokens", "K", text, int, dest="num_draft_tokens")

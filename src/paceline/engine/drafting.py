@@ -61,8 +61,8 @@ class Drafting:
             raise error
         if not error.reported:
             error.reported = True
-            slower = "the text goes on without drafts: it becomes slower, not different"
-            warnings.warn(f"{error}; {slower}", DrafterWarning, stacklevel=2)
+            said = f"{error}; the text goes on without drafts: it becomes slower, not different"
+            warnings.warn_explicit(said, DrafterWarning, __file__, 0, registry={})  # not once only: for each text
 
     def work(self) -> Work:
         """What draft models did for the text since the last call."""

@@ -1,4 +1,9 @@
-"""The picture of a text as a part of a notebook's page: the page's own style is left alone, and so is ours."""
+"""The picture of a text as a part of a notebook's page: the page's own style is left alone, and so is ours.
+
+It is under the pages' policy (`page.POLICY`): no scripts, nothing from elsewhere, no text as markup. A part of a page
+has no head that could declare it, so all of it is made by what makes our pages. And notebooks typeset formulas in what
+they show: of a text they leave them alone.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,8 @@ from paceline.api.pictures.page import STYLE, token_section
 from paceline.api.pictures.tokens import TokenPicture
 
 ROOT = "paceline-picture"
+UNTYPESET = "tex2jax_ignore mathjax_ignore"
+"""Classes of elements in which MathJax, of either kind, looks for no formula: one may hold links."""
 THEMES = {
     "dark": ('[data-jp-theme-light="false"]', ".vscode-dark", ".vscode-high-contrast", "html[theme=dark]"),
     "light": ('[data-jp-theme-light="true"]', ".vscode-light", "html[theme=light]"),
@@ -17,7 +24,7 @@ THEMES = {
 
 def fragment(picture: TokenPicture) -> str:
     """A picture that may stand on any page."""
-    return f'<div class="{ROOT}">\n<style>\n{style()}</style>\n{token_section(picture)}</div>\n'
+    return f'<div class="{ROOT} {UNTYPESET}">\n<style>\n{style()}</style>\n{token_section(picture)}</div>\n'
 
 
 @cache

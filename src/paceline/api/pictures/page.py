@@ -24,6 +24,7 @@ STYLE = Path(__file__).with_name("page.css")
 COLORS = 5
 """Of drafters, in the style sheet."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""What a browser lets a page do. All HTML here would do no more without it, the picture in a notebook included."""
 GENERATOR = "Paceline"
 SHOWN_BYTES = 40
 SHOWN = {code: sign for code, sign in CONTROLS.items() if chr(code) not in "\t\n"} | HALVES

@@ -7,7 +7,6 @@ kept, and the other new tokens are read with the first forward of the next draft
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -49,14 +48,6 @@ class DraftShape:
         return replace(self, beams=1, top=max(self.top, self.beams))
 
 
-Coins = Callable[[Context, Ints], Floats]
-"""Exponentials to sample the token behind a text with, one for each of the ids."""
-
-
-def own_coins(text: Context, ids: Ints) -> Floats:
-    return text.draft_coins(0, ids)
-
-
 class Growth:
     """A draft of ``depth`` levels at most: score its `request` and `grow` by the scores, until it is `done`."""
 
@@ -72,10 +63,9 @@ class Growth:
         *,
         text: Context | None = None,
         row: int = -1,
-        coins: Coins = own_coins,
     ) -> None:
         """``text`` is what it follows, by default the text that is read, and ``row`` that text's last tentative row."""
-        self._reading, self._shape, self._coins = reading, shape, coins
+        self._reading, self._shape = reading, shape
         self._nodes, self._depth = nodes, depth
         context = reading.context if text is None else text
         self._sampled = self.of_target and hides_noise(context) and shape.beams == 1
@@ -150,7 +140,7 @@ class Growth:
         if self._shared:
             exponentials = text.exponentials(0, law.ids)
         elif self._sampled:
-            exponentials = self._coins(text, law.ids)
+            exponentials = text.draft_coins(0, law.ids)
         ids, scores = foremost(law, max(shape.top, shape.beams), exponentials)
         if self._sampled:
             self._drawn[node] = law

@@ -2,15 +2,20 @@
 
 While the target computes its later layers, an early exit says what it is likely to choose behind each node of the draft
 in flight. For the likeliest of these outcomes the draft model, in a process of its own, already drafts the next window.
-When the target has decided, the window of what came is there or nearly so; where none fits, one is drafted then.
+When the target has decided, the window behind its choice is there or nearly so; where none fits, one is drafted then.
+
+No text depends on that process. A window that takes too long is left out of its round, and the text goes on without it;
+where the process is lost, texts that had drafts from it have none from then on, and the next one begins it again.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,18 +23,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
+from paceline.drafters.asking import failure
 from paceline.drafters.assistant.drafter import Model
 from paceline.drafters.assistant.growth import DraftShape
 from paceline.drafters.assistant.model import DraftModel
 from paceline.drafters.base import NO_WORK, Ask, Drafter, Seen, Work
 from paceline.drafters.mirror.frames import Ahead, Go, Kind, Window
-from paceline.drafters.mirror.place import Place, place_named
-from paceline.drafters.mirror.process import PATIENCE, DraftProcess, Lost
+from paceline.drafters.mirror.place import Place, spot
+from paceline.drafters.mirror.process import DraftProcess, Lost
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.worker import facts_of
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
-from paceline.errors import DrafterWarning, InputError
+from paceline.errors import DrafterError, DrafterWarning, InputError
 from paceline.law import Outlook
 from paceline.targets.base import Target, Want
 from paceline.targets.scores import Scores
@@ -42,8 +48,8 @@ if TYPE_CHECKING:
     import torch
 
 BEST, FULL = "best", "full"
-DRAWN = 8
-"""Outcomes with a window where nothing may depend on a clock."""
+WAIT = 1.0
+"""Seconds that a window is waited for, also where the target would write its tokens in less."""
 NARROWER = ((64, 1), (32, 2), (16, 4))
 """From so many texts at once on, at most so many proxies of each node (the paper's appendix D.1)."""
 OFTEN = 3
@@ -58,15 +64,20 @@ class MirrorState:
 
     context: Context
     outlook: Outlook
-    process: DraftProcess | None
-    number: int
-    known: int
+    process: DraftProcess | None = None
+    """None until one that was begun again is there."""
+    number: int = 0
+    known: int = 0
     """How many of its tokens the draft model knows."""
-    opened: DraftProcess | None = None
-    """The process that knows of it, also once that is lost."""
-    waits: bool = False
-    """Whether a window for the text as it is was asked for."""
-    began: float = 0.0
+    owed: int = 0
+    """The length of the text whose window is awaited; 0 for none."""
+    asked: float = 0.0
+    """When."""
+    left: float = 0.0
+    """When it had its last draft; 0 until then."""
+    round: float = 0.0
+    """Seconds from there until the target had decided."""
+    early: float = 0.0
     """When the later layers of the forward under way began; 0 between forwards."""
     foreseen: Outcomes | None = None
     """The outcomes of that forward that are drafted behind."""
@@ -106,14 +117,14 @@ class Mirror(Drafter):
                 raise InputError(f"option {name!r} of method 'mirror' is at least 1, not {value}")
         if not 0 < exit < 1:
             raise InputError(f"option 'exit' of method 'mirror' is a depth between 0 and 1, not {exit:g}")
-        if not (branches in (BEST, FULL) or (branches.isdigit() and int(branches) > 0)):
+        if not (branches in (BEST, FULL) or (branches.isdecimal() and int(branches) > 0)):
             raise InputError(f"mirror takes branches=best, branches=full or a number from 1 on, not {branches!r}")
         self.shape = DraftShape(top=top, length=gamma, confidence=confidence, shared=wants_noise(self.name, noise))
         self.gamma, self.kappa, self.nodes = gamma, kappa, gamma * top
         self.branches, self.anew = branches, min(anew, gamma)
         if translate is not None and Strategy.parse(translate).name in (NONE, TLI):
             raise InputError(f"mirror translates by lattice, context or naive, not {translate}")
-        self._exit, self._device, self._translate = exit, device, translate
+        self._exit, self._spot, self._translate = exit, spot(device), translate
         self._foreign = ""
         """The fingerprint of the target's tokenizer, where the draft model has another one."""
         self._named: Any = model
@@ -121,10 +132,10 @@ class Mirror(Drafter):
         self._size = 0
         self._open = 0
         self._rest = 0.0
-        self._said, self._begun_again = False, 0
+        self._lock = threading.Lock()
+        self._begins, self._begun_again, self._why = False, 0, ""
         self._place: Place | None = None
         self._vocabulary: Vocabulary | None = None
-        self.patience = PATIENCE
 
     # the draft model's process
 
@@ -133,10 +144,11 @@ class Mirror(Drafter):
         layer = round(self._exit * layers)
         if not 0 < layer < layers:
             raise InputError(f"exit={self._exit:g} is layer {layer} of {layers}, which leaves nothing to overlap")
-        self._place = place = place_of(self._named, target, self._device)
-        self.process = DraftProcess.at(place, stamp(place.model))
-        self.needs = Want(early_exit=layer)
-        self._size, facts = target.vocab_size, self.process.facts
+        place = place_of(self._named, target, *self._spot)
+        if self.process is None or place != self._place:
+            self.process = DraftProcess.at(place, stamp(place.model))
+        self._place, self.needs, self._size = place, Want(early_exit=layer), target.vocab_size
+        facts = self.process.facts
         theirs, self._foreign, self._vocabulary = facts["fingerprint"], "", None
         if vocabulary is None or theirs is None:
             if facts["vocab_size"] != target.vocab_size or self._translate is not None:
@@ -145,9 +157,9 @@ class Mirror(Drafter):
                     "its tokenizer"
                 )
         elif self._translate is not None or theirs != vocabulary.fingerprint:
-            self.process.teach(vocabulary)
-            self._foreign = vocabulary.fingerprint
-            self._vocabulary = vocabulary
+            if not self.process.lost:  # else the next one is taught
+                self.process.teach(vocabulary)
+            self._foreign, self._vocabulary = vocabulary.fingerprint, vocabulary
 
     @property
     def translates(self) -> bool:
@@ -155,21 +167,30 @@ class Mirror(Drafter):
         return bool(self._foreign)
 
     def dispose(self) -> None:
-        self.process = None
+        self.process = self._place = None
 
-    def _begin_again(self) -> None:
-        """For the next text, where the process was lost with the last one; not for ever."""
-        if self.process is None or not self.process.lost or self._begun_again == OFTEN:
-            return
-        assert self._place is not None, "the method is fitted"
-        self._begun_again += 1
+    def _begin_again(self, lost: str) -> None:
+        """For this text and those behind it; not for ever. In a thread of its own: it takes seconds, and other texts
+        may be written by this one."""
+        with self._lock:
+            if self._begins or self._begun_again == OFTEN:
+                return
+            self._begins, self._begun_again, self._why = True, self._begun_again + 1, ""
+        threading.Thread(target=self._begin, args=(self._place,), name="draft process begins", daemon=True).start()
+        said = f"the process of the draft model was lost ({lost}) and is begun again; drafts come once it is there"
+        warnings.warn(f"mirror: {said}", DrafterWarning, stacklevel=2)
+
+    def _begin(self, place: Place) -> None:
         try:
-            begun = DraftProcess.at(self._place, stamp(self._place.model))
+            begun = DraftProcess.at(place, stamp(place.model))
             if self._vocabulary is not None:
                 begun.teach(self._vocabulary)
-            self.process = begun  # another thread's text begins behind the tokenizer
-        except InputError as error:
-            warnings.warn(f"mirror: {error}; the text goes on without drafts", DrafterWarning, stacklevel=2)
+            if self._place == place:  # not disposed of meanwhile
+                self.process = begun  # texts begin there behind the tokenizer
+        except Exception as error:
+            self._why = str(error)
+        finally:
+            self._begins = False
 
     def levels(self, nodes: int) -> int:
         return min(self.gamma, -(-nodes // self.shape.top))
@@ -177,50 +198,70 @@ class Mirror(Drafter):
     # texts
 
     def open(self, context: Context) -> MirrorState:
-        self._begin_again()
-        outlook = Outlook(context.sampling, context.prompt_length)
-        state = MirrorState(context, outlook, self.process, 0, len(context))
-        if (process := state.process) is not None:
-            facts = facts_of(
-                context,
-                self._size,
-                self.shape,
-                self.name,
-                foreign=self._foreign,
-                translate=self._translate or "",
-            )
-            state.opened = process
-            self._asking(state, lambda: setattr(state, "number", process.open(facts, context.tokens)))
+        assert self.process is not None, "the method is fitted"
+        if lost := self.process.lost:
+            self._begin_again(lost)
+        state = MirrorState(context, Outlook(context.sampling, context.prompt_length))
+        self._join(state)
         self._open += 1
         return state
 
+    def _join(self, state: MirrorState) -> None:
+        """Begin the text in the draft model's process, if that is there."""
+        process = self.process
+        if process is None or self._begins:
+            return
+        if process.lost:
+            raise self._lost(self._why or process.lost)
+        translate = self._translate or ""
+        facts = facts_of(state.context, self._size, self.shape, self.name, foreign=self._foreign, translate=translate)
+        try:
+            state.number = process.open(facts, state.context.tokens)
+        except Lost as error:
+            raise self._lost(error) from None
+        state.process, state.known = process, len(state.context)
+
+    def _lost(self, why: object) -> DrafterError:
+        """What ends the drafts of a text: with it the text has no more of this method's costs."""
+        error = failure(self, f"has lost the process of its draft model ({why})")
+        error.own = False  # the system ended it, or its user
+        return error
+
     def close(self, state: MirrorState) -> None:
         self._open -= 1
-        if state.opened is not None:
-            state.opened.forget(state.number)
+        if state.process is not None:
+            state.process.forget(state.number)
 
     def work(self, state: MirrorState) -> Work:
+        """It is asked for each text by itself, so here a text learns that it has no more drafts."""
+        if state.process is None:
+            self._join(state)
+        elif state.process.lost:
+            raise self._lost(state.process.lost)
         work, state.work = state.work, NO_WORK
         return work
 
     def on_early(self, state: MirrorState, tree: DraftTree, logits: torch.Tensor) -> None:
         """The window of the text as it is was taken, or is not wanted: what follows now are those behind the draft."""
-        if state.process is None or not state.number:
+        if (process := state.process) is None or not self._free(state):
             return
         kappa = min([self.kappa, *(most for texts, most in NARROWER if self._open >= texts)])
         found = outcomes(logits, tree, state.context, state.outlook, kappa=kappa, shared=self.shape.shared)
-        chosen = found.first(self._worth(state, len(found)))
+        chosen = found.first(self._worth(process, len(found)))
         body = Ahead(self.gamma, tree.tokens, tree.parents, chosen.stops, chosen.proxies).body()
-        self._tell(state, Kind.AHEAD, len(state.context), body)
-        state.began = time.perf_counter()
-        state.foreseen = chosen if len(chosen) and state.process is not None else None
+        self._tell(state, Kind.AHEAD, body)
+        state.early = time.perf_counter()
+        state.foreseen = chosen if len(chosen) else None
 
     def observe(self, seen: Sequence[Seen]) -> None:
+        now = time.perf_counter()
         for state, verdict, _ in seen:
-            if state.began:
-                spent, state.began = time.perf_counter() - state.began, 0.0
+            if state.left:
+                state.round, state.left = now - state.left, 0.0
+            if state.early:
+                spent, state.early = now - state.early, 0.0
                 self._rest += NEWEST * (spent - (self._rest or spent)) if self._rest else spent
-            if verdict.tokens and state.context.finish is None:
+            if verdict.tokens and state.context.finish is None and self._free(state):
                 self._go(state)
         for state, verdict, scores in seen:  # only now: the draft model is at work
             foreseen, state.foreseen = state.foreseen, None
@@ -228,70 +269,70 @@ class Mirror(Drafter):
                 state.work = state.work.plus(foreseen=1, overlap=_overlap(state, verdict, scores, foreseen))
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        """A window is waited for as long as the target would take to write its tokens: longer is never worth it."""
+        rounds = max((state.round for state, _ in asks), default=0.0)
+        until = time.monotonic() + max(WAIT, self.gamma * rounds)
+        drafts = [self._draft(state, until).top(budget.nodes) for state, budget in asks]
         for state, _ in asks:
-            if not state.waits or state.known < len(state.context):
-                self._go(state)
-        return [_cut(self._window(state), budget.nodes) for state, budget in asks]
+            state.left = time.perf_counter()
+        return drafts
+
+    def _draft(self, state: MirrorState, until: float) -> DraftTree:
+        if state.owed != len(state.context):
+            if not self._free(state):
+                return EMPTY
+            self._go(state)
+        window = self._window(state, until)
+        return EMPTY if window is None else window.tree
+
+    def _free(self, state: MirrorState) -> bool:
+        """Whether the draft model can be told something: no window is awaited. One at a time is, so that nothing piles
+        up before a process that is late; one that is there and was not taken is dropped."""
+        return state.process is not None and (not state.owed or self._window(state) is not None)
 
     def _go(self, state: MirrorState) -> None:
         """Tell what followed, and ask for the window behind it."""
         text: Ints = state.context.tokens[state.known :]
-        levels = self.anew if state.context.foreseeable else self.gamma
-        self._tell(state, Kind.GO, len(state.context), Go(levels, text).body())
-        state.known, state.waits = len(state.context), True
+        self._tell(state, Kind.GO, Go(self.anew, text).body())
+        state.known = state.owed = len(state.context)
+        state.asked = time.monotonic()
 
-    def _window(self, state: MirrorState) -> DraftTree:
-        if (process := state.process) is None:
-            return EMPTY
+    def _window(self, state: MirrorState, until: float = 0.0) -> Window | None:
+        """The window that is awaited, if it is there by then."""
         read = partial(Window.of, size=self._size, most=self.nodes, source=self.name)
-        found: list[tuple[Window, int]] = []
-        self._asking(state, lambda: found.append(process.window(state.number, len(state.context), read, self.patience)))
-        state.waits = False
-        if not found:
-            return EMPTY
-        window, size = found[0]
-        state.work = state.work.plus(
-            forwards=window.forwards,
-            tokens=window.drafted,
-            ahead=max(window.ready, 0),
-            anew=window.ready < 0,
-            exchanged=size,
-        )
-        return window.tree
+        with suppress(Lost):  # `work` says so
+            if state.process is not None and (
+                found := state.process.window(state.number, state.owed, read, asked=state.asked, until=until)
+            ):
+                window, size = found
+                state.owed = 0
+                state.work = state.work.plus(
+                    forwards=window.forwards,
+                    tokens=window.drafted,
+                    ahead=max(window.ready, 0),
+                    anew=window.ready < 0,
+                    exchanged=size,
+                )
+                return window
+        return None
 
-    def _worth(self, state: MirrorState, count: int) -> int | None:
+    def _worth(self, process: DraftProcess, count: int) -> int | None:
         """How many outcomes get a window."""
         if self.branches == FULL:
             return None
         if self.branches != BEST:
             return int(self.branches)
-        if not state.context.foreseeable:
-            return DRAWN
         fits = 1
-        assert state.process is not None, "there is a process to draft them"
-        while fits < count and self.gamma * state.process.seconds(2 * fits * max(1, self._open)) <= self._rest:
+        while fits < count and self.gamma * process.seconds(2 * fits * max(1, self._open)) <= self._rest:
             fits *= 2
         return fits
 
-    def _tell(self, state: MirrorState, kind: Kind, place: int, body: bytes) -> None:
-        if (process := state.process) is not None:
-            state.work = state.work.plus(exchanged=len(body))
-            self._asking(state, lambda: process.tell(kind, state.number, place, body))
-
-    def _asking(self, state: MirrorState, ask: Callable[[], None]) -> None:
-        """Where the process is lost, the text goes on without drafts, and that is said once."""
-        try:
-            ask()
-        except Lost as error:
-            state.process = None
-            if not self._said:
-                self._said = True
-                warnings.warn(
-                    f"mirror: the process of the draft model is lost ({error}); the text goes on without drafts: it "
-                    "becomes slower, not different",
-                    DrafterWarning,
-                    stacklevel=2,
-                )
+    def _tell(self, state: MirrorState, kind: Kind, body: bytes) -> None:
+        if state.process is None:
+            return
+        state.work = state.work.plus(exchanged=len(body))
+        with suppress(Lost):  # `work` says so
+            state.process.tell(kind, state.number, len(state.context), body)
 
 
 def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Outcomes) -> float:
@@ -305,12 +346,7 @@ def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Out
     return sum(float(law.probability(token)) for token in there)
 
 
-def _cut(tree: DraftTree, nodes: int) -> DraftTree:
-    """Sampled nodes in the order in which they were drawn: chosen by their values they would have another law."""
-    return tree.head(nodes) if tree.drawn else tree.top(nodes)
-
-
-def place_of(named: Any, target: Target, device: str | None) -> Place:
+def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...]) -> Place:
     """Where a draft model runs: on a core of its own, unless a device says otherwise."""
     if sys.platform == "win32":
         raise InputError("mirror's process inherits a socket, which Windows does not do; use assistant")
@@ -320,4 +356,4 @@ def place_of(named: Any, target: Target, device: str | None) -> Place:
             "mirror's draft model is loaded by a process of its own; give its name or folder, not a loaded model"
         )
     quantize = "int8" if target.dtype_name == "int8" else None
-    return place_named(device, str(origin), None if quantize else target.dtype_name, quantize)
+    return Place(str(origin), None if quantize else target.dtype_name, quantize, device, cpus)

@@ -1,7 +1,12 @@
 """What a text's process and the process that drafts for it say to one another: frames of fixed layout over a socket.
 
 A frame is a header with a check sum, and arrays of numbers whose sizes the header or the arrays before them say.
-Nothing is unpickled. What does not fit is `Mangled`, and whoever receives it trusts the other side no more.
+Nothing is unpickled. What does not fit is `Mangled`, and its receiver trusts the other side no more.
+
+A window holds tokens and no laws. Under the rejection rule a law that tokens were sampled from decides what is
+accepted, and a law from another process can be checked for its form, not for its truth: where the tokens were not
+drawn from it, the text follows another law. So windows are the likeliest tokens, which either rule takes as they are,
+and no answer of the process can change the text.
 """
 
 from __future__ import annotations
@@ -16,13 +21,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.law import Distribution
 from paceline.tree import ROOT, DraftTree, Floats, Ints
 
 HEADER = struct.Struct("<4sBIII I")
 """Mark, kind, text, place, bytes of the body, check sum of all that."""
 MARK = b"pace"
 MOST_BYTES = 1 << 28
+MOST_ANSWERED = 1 << 20
+"""The same of what the process that drafts may say: its windows are small."""
 
 
 class Kind(IntEnum):
@@ -43,7 +49,7 @@ KINDS = frozenset(int(kind) for kind in Kind)
 
 
 class Mangled(ValueError):
-    """A frame that nobody wrote like this."""
+    """A frame that cannot be meant."""
 
 
 class Frame(NamedTuple):
@@ -64,17 +70,17 @@ def _sum(head: bytes, body: bytes) -> int:
 
 
 class Unpacker:
-    """Frames from bytes as they arrive."""
+    """Frames from bytes as they arrive, with at most so many bytes in a body."""
 
-    def __init__(self) -> None:
-        self._waiting = bytearray()
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._waiting, self._most = bytearray(), most
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         waiting = self._waiting
         waiting += data
         while len(waiting) >= HEADER.size:
             mark, kind, text, place, size, checked = HEADER.unpack_from(waiting)
-            if mark != MARK or size > MOST_BYTES or kind not in KINDS:
+            if mark != MARK or size > self._most or kind not in KINDS:
                 raise Mangled(f"a frame begins with {bytes(waiting[: HEADER.size])!r}")
             if len(waiting) < HEADER.size + size:
                 return
@@ -139,7 +145,7 @@ class Facts:
             raise Mangled("a text of facts is longer than its body")
         try:
             facts = json.loads(body[4 : 4 + size])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Mangled(f"facts cannot be read: {error}") from None
         if not isinstance(facts, dict):
             raise Mangled("facts are no mapping")
@@ -198,8 +204,7 @@ class Go:
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward of the draft model: its seconds, and the rows of all texts in it; of no rows, a word that it is still
-    at work."""
+    """One forward of the draft model: its seconds, and the rows of all texts in it."""
 
     seconds: float
     rows: int
@@ -212,8 +217,8 @@ class Forward:
         read = _Reader(body)
         rows, seconds = int(read.ints(1)[0]), float(read.floats(1)[0])
         read.end()
-        if not (0 <= seconds < np.inf and rows >= 0):
-            raise Mangled("a forward took no time that there is")
+        if not (0 <= seconds < np.inf and rows > 0):
+            raise Mangled("a forward without rows, or in no time that there is")
         return cls(seconds, rows)
 
 
@@ -229,38 +234,20 @@ class Window:
     """What the draft model did since the last window: forwards, and tokens, also those of other outcomes."""
 
     def body(self) -> bytes:
-        tree, drawn = self.tree, self.tree.drawn
-        parts = [
-            _ints([self.ready, self.forwards, self.drafted, len(tree), len(drawn)], tree.tokens, tree.parents),
-            tree.scores.astype("<f8").tobytes(),
-        ]
-        for node, law in drawn.items():
-            parts += [_ints([node, len(law.ids)], law.ids), law.weights.astype("<f8").tobytes()]
-        return b"".join(parts)
+        tree = self.tree
+        counts = [self.ready, self.forwards, self.drafted, len(tree)]
+        return _ints(counts, tree.tokens, tree.parents) + tree.scores.astype("<f8").tobytes()
 
     @classmethod
     def of(cls, body: bytes, size: int, most: int, source: str) -> Window:
         """``size`` tokens are known, and ``most`` nodes were asked for."""
         read = _Reader(body)
-        ready, forwards, drafted, nodes, laws = read.ints(5).tolist()
-        if not 0 <= nodes <= most or laws > nodes or ready < -1 or min(forwards, drafted) < 0:
+        ready, forwards, drafted, nodes = read.ints(4).tolist()
+        if not 0 <= nodes <= most or ready < -1 or min(forwards, drafted) < 0:
             raise Mangled(f"a window has {nodes} nodes where {most} were asked for")
         tokens, parents, scores = read.ints(nodes), read.ints(nodes), read.floats(nodes)
+        read.end()
         _checked_tree(tokens, parents, size)
         if not (scores <= 0).all():
             raise Mangled("a token is likelier than certain")
-        drawn = dict(_law(read, nodes, size) for _ in range(laws))
-        read.end()
-        if not all(parent in drawn for parent in parents.tolist()) and drawn:
-            raise Mangled("of a sampled window a law is missing")
-        tree = DraftTree.build(tokens, parents, source=source, scores=scores, drawn=drawn)
-        return cls(tree, ready, forwards, drafted)
-
-
-def _law(read: _Reader, nodes: int, size: int) -> tuple[int, Distribution]:
-    node, count = read.ints(2).tolist()
-    ids, weights = read.ints(count), read.floats(count)
-    inside = count > 0 and (np.diff(ids) > 0).all() and ids[0] >= 0 and ids[-1] < size
-    if not (inside and ROOT <= node < nodes and (weights > 0).all() and np.isfinite(weights.sum())):
-        raise Mangled("a law is no law")
-    return node, Distribution(ids, weights)
+        return cls(DraftTree.build(tokens, parents, source=source, scores=scores), ready, forwards, drafted)

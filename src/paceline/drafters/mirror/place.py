@@ -1,10 +1,12 @@
-"""Where a draft model runs, and how its process there is reached: started here, or spoken to on another machine."""
+"""Where a draft model runs, and how its process is begun there: by this program, which owns it, over a pair of sockets
+that nothing else can reach."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import queue
+import re
 import socket
 import subprocess
 import sys
@@ -19,12 +21,13 @@ from paceline.errors import InputError
 BEGIN = "import sys; from paceline.drafters.mirror.worker import main; sys.exit(main(sys.argv[1:]))"
 SOURCE = Path(__file__).parents[3]
 """Where this package lies, for a process that might not find it."""
-DEVICES = ("cpu", "cuda", "mps", "xpu", "meta", "vulkan", "hpu", "npu")
-"""What torch calls its devices; any other name before a colon is a machine."""
-CONNECTING = 10.0
-"""Seconds after which a machine that does not answer is not there."""
-
-Read = Callable[[socket.socket], None]
+CORES = re.compile("([0-9]{1,20})(?:-([0-9]{1,20}))?")
+DEVICE = re.compile("[a-z]{1,20}(?::([0-9]{1,9}))?")
+NOWHERE = "{} is no place to draft; write cores as 1 or 2-3, or a device as cuda:1"
+ENDING = 0.5
+"""Seconds to wait for the end of a process that was killed."""
+SHOWN = 40
+"""Characters of a wrong value in an error."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,6 @@ class Place:
     device: str = "cpu"
     cpus: tuple[int, ...] = ()
     """The cores that it runs on; none for all."""
-    host: str = ""
-    """The machine and its port; "" for this one."""
-
-    @property
-    def threads(self) -> int:
-        """0 for as many as torch takes there."""
-        return 0 if self.host else max(1, len(self.cpus))
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -52,7 +48,7 @@ class Place:
             "quantize": self.quantize,
             "device": self.device,
             "cpus": list(self.cpus),
-            "threads": self.threads,
+            "threads": max(1, len(self.cpus)),
         }
 
 
@@ -62,58 +58,63 @@ def usable_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def place_named(named: str | None, model: str, dtype: str | None, quantize: str | None) -> Place:
-    """The place that ``named`` says: cores by their numbers, as in ``1`` or ``2-3``, a device of torch, or another
-    machine as ``HOST:PORT``. By default the last core that this process may use."""
-    usable = usable_cores()
+def spot(named: object) -> tuple[str, tuple[int, ...]]:
+    """The device and the cores that ``named`` says: cores by their numbers, as in ``1`` or ``2-3``, or a device of
+    torch. By default the last core that this process may use."""
     if named is None:
-        return Place(model, dtype, quantize, cpus=(usable[-1],))
-    name, colon, number = named.rpartition(":")
-    if named.isalpha() or name in DEVICES:
-        return Place(model, dtype, quantize, named)
-    if colon and name and number.isdigit() and int(number) < 1 << 16:
-        return Place(model, dtype, quantize, host=named)
-    first, _, last = named.partition("-")
-    if not (first.isdigit() and (last or first).isdigit()):
-        raise InputError(
-            f"{named!r} is no place to draft: write cores as 1 or 2-3, a device as cuda:1, or a machine as HOST:PORT"
-        )
-    cores = tuple(range(int(first), int(last or first) + 1))
-    if missing := [core for core in cores if core not in usable]:
+        return "cpu", (usable_cores()[-1],)
+    if not isinstance(named, str):
+        raise InputError(f"a place to draft is a text such as '2-3' or 'cuda:1', not {str(named)[:SHOWN]}")
+    if (cores := CORES.fullmatch(named)) is None:
+        return _device(named), ()
+    first, last = int(cores[1]), int(cores[2] or cores[1])
+    if first > last:
+        raise InputError(f"{named!r} names no core for the draft model; write the lower number first: {last}-{first}")
+    usable = usable_cores()
+    if (missing := next((core for core in range(first, last + 1) if core not in usable), None)) is not None:
         listed = ", ".join(map(str, usable))
-        raise InputError(f"there is no core {missing[0]} for the draft model; this process may use {listed}")
-    return Place(model, dtype, quantize, cpus=cores)
+        raise InputError(f"there is no core {missing} for the draft model; this process may use {listed}")
+    return "cpu", tuple(range(first, last + 1))
 
 
-# --- how it is reached ---------------------------------------------------------------------------------------
+def _device(named: str) -> str:
+    """A device of torch, without a context on it: only the process that drafts computes there."""
+    if (parts := DEVICE.fullmatch(named)) is None:
+        raise InputError(NOWHERE.format(f"{named[:SHOWN]!r}{' and so on' if len(named) > SHOWN else ''}"))
+    import torch
+
+    try:
+        device = torch.device("cpu" if named == "auto" else named)
+    except RuntimeError:
+        raise InputError(NOWHERE.format(repr(named))) from None
+    if device.type == "cuda" and int(parts[1] or 0) >= torch.cuda.device_count():  # torch.device keeps 8 bits of it
+        raise InputError(f"there is no device {named} for the draft model; torch sees {torch.cuda.device_count()}")
+    return named
+
+
+# --- its process ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Reached:
-    """A socket to the process that drafts, and the process itself where it is a child of this one."""
+class Begun:
+    """A process that drafts, and the socket to it."""
 
     link: socket.socket
-    child: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        return 0 if self.child is None else self.child.pid
+    child: subprocess.Popen[bytes]
 
     def end(self) -> None:
-        """Part from it; a child is killed and reaped. Called once: by the last user, by the end of the program, or
-        where it was given up."""
+        """Kill it. Called once: by its last user, by the end of the program, or where it was given up. Where it does
+        not end at once, the thread that reads from it waits for it."""
         with contextlib.suppress(OSError):
             self.link.shutdown(socket.SHUT_RDWR)
         self.link.close()
-        if self.child is not None:
-            self.child.kill()
-            self.child.wait()
+        self.child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.child.wait(ENDING)
 
 
-def reach(place: Place, read: Read) -> Reached:
-    """A process at this place. ``read`` is called with its socket, in a thread of its own."""
-    if place.host:
-        return _connected(place, read)
+def begin(place: Place, read: Callable[[socket.socket], None]) -> Begun:
+    """Begin a process at this place. ``read`` is called with its socket, in a thread of its own."""
     ours, theirs = socket.socketpair()
     begun: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
 
@@ -121,20 +122,24 @@ def reach(place: Place, read: Read) -> Reached:
         """The system ends the process together with the thread that began it, so this one lives as long as the socket
         does."""
         try:
-            begun.put(child_of(theirs, max(1, place.threads)))
+            child = _child(theirs, max(1, len(place.cpus)))
         except OSError as error:
             begun.put(error)
             return
+        begun.put(child)
         read(ours)
+        child.kill()
+        child.wait()
 
     threading.Thread(target=begin_and_read, name="draft process", daemon=True).start()
     child = begun.get()
     if isinstance(child, OSError):
+        ours.close()
         raise InputError(f"the process of draft model {place.model} did not start: {child}")
-    return Reached(ours, child)
+    return Begun(ours, child)
 
 
-def child_of(link: socket.socket, threads: int) -> subprocess.Popen[bytes]:
+def _child(link: socket.socket, threads: int) -> subprocess.Popen[bytes]:
     """A process that drafts for the program at the other end of ``link``, which is its own from now on.
 
     It has a group of its own, since Ctrl-C is for the text. Its outputs are not ours: a reader of these need not wait
@@ -158,54 +163,5 @@ def child_of(link: socket.socket, threads: int) -> subprocess.Popen[bytes]:
 def _environment(threads: int) -> dict[str, str]:
     """This process's environment and search path, with threads for the draft model's cores alone."""
     path = [str(SOURCE), os.environ.get("PYTHONPATH", "")]
-    sized = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} if threads else {}
+    sized = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **sized}
-
-
-# --- another machine -----------------------------------------------------------------------------------------
-
-
-def address_of(host: str) -> tuple[str, int]:
-    name, _, port = host.rpartition(":")
-    return name.strip("[]"), int(port)
-
-
-def _connected(place: Place, read: Read) -> Reached:
-    try:
-        link = socket.create_connection(address_of(place.host), timeout=CONNECTING)
-    except OSError as error:
-        raise InputError(
-            f"nobody drafts at {place.host} ({error}); on that machine, run python -m paceline.drafters.mirror "
-            f"{place.host}"
-        ) from None
-    prompt_and_alive(link)
-    threading.Thread(target=read, args=(link,), name="draft process", daemon=True).start()
-    return Reached(link)
-
-
-def prompt_and_alive(link: socket.socket) -> None:
-    """Small frames leave at once, and a machine that is gone without a word is noticed."""
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-
-
-def serve(host: str, say: Callable[[str], None]) -> None:
-    """Draft for other machines: a process for every one that connects, until this one is interrupted."""
-    try:
-        waiting = socket.create_server(address_of(host))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot listen at {host}: {error}") from None
-    children: list[subprocess.Popen[bytes]] = []
-    with waiting:
-        name, port = waiting.getsockname()[:2]
-        say(f"drafting for every program that connects to {name}:{port}, with models of this machine; Ctrl-C ends it")
-        try:
-            while True:
-                link, _ = waiting.accept()
-                prompt_and_alive(link)
-                children = [child for child in children if child.poll() is None]
-                children.append(child_of(link, 0))
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()

@@ -1,13 +1,15 @@
-"""The draft model's process as a text's process sees it: started once for a model, a type and a place, shared by all
+"""The draft model's process as a text's process sees it: begun once for a model, a type and a place, shared by all
 drafters that name these, and gone with the last of them.
 
-It may die, hang or say nonsense at any moment. Then it is ended, and whoever asks it for a window is told `Lost`.
+It may die, hang or say nonsense at any moment. Then it is ended, and each text that asks it for a window is told
+`Lost`. What it says is bounded in bytes and in number, and a text waits for its words as long as it likes to, no more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import tempfile
 import threading
 import time
 import weakref
@@ -18,19 +20,27 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from paceline.drafters.mirror.frames import Facts, Forward, Frame, Kind, Mangled, Unpacker, Window
-from paceline.drafters.mirror.place import Place, reach, usable_cores
-from paceline.drafters.mirror.vocabularies import packed
+from paceline.drafters.mirror.frames import MOST_ANSWERED, Facts, Forward, Frame, Kind, Mangled, Unpacker, Window
+from paceline.drafters.mirror.place import Place, begin, usable_cores
 from paceline.drafters.sharing import Shared
-from paceline.errors import InputError
+from paceline.errors import InputError, told
 from paceline.targets.lending import Tray
 from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary
 
 READ = 1 << 16
-PATIENCE = 20.0
-"""Seconds without a word after which a process that owes one counts as stuck."""
+SAYING = 0.5
+"""Seconds in which it takes a word, whatever it is doing: a thread of its own reads."""
+PATIENCE = 60.0
+"""Seconds without a word after which a process that owes one counts as stuck. No text waits for that."""
+IN_ALL = 10.0
+"""So many times as long, whatever else it says meanwhile."""
 LOADING = 600.0
+"""Seconds to load a model, which may come from the hub."""
+UNASKED = 1 << 12
+"""Its words for one of ours: some for each piece of a long prompt."""
+SHOWN = 300
+"""Characters of what it says of itself."""
 NEWEST = 0.3
 """The weight of the newest forward in the running mean of a forward's seconds."""
 
@@ -99,47 +109,65 @@ YIELDED = Yielded()
 
 @dataclass(eq=False)
 class _Inbox:
-    """What the process said and nobody has read yet."""
+    """What the process said and nothing has read yet."""
 
     news: threading.Condition = field(default_factory=threading.Condition)
     texts: set[int] = field(default_factory=set)
     """Those that are open; a window that comes too late is dropped."""
     windows: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """The newest window of each text, with its length, not decoded yet."""
+    late: bool = False
+    """Whether a text has waited in vain since the last window: then none waits."""
     facts: Facts | None = None
-    answers: dict[int, str] = field(default_factory=dict)
+    taught: dict[int, str | None] = field(default_factory=dict)
     """What it said to a tokenizer, by the number of the question."""
     lost: str = ""
     """Why there is no process any more, once that is so."""
     heard: float = 0.0
+    unasked: int = 0
+    """Its words since the last one to it."""
     forwards: deque[Forward] = field(default_factory=partial(deque, maxlen=1 << 12))
-    """The newest ones that nobody has asked for yet."""
+    """The newest ones that nothing has asked for yet."""
     pace: dict[int, float] = field(default_factory=dict)
     """Seconds of a forward, by the bits of its number of rows."""
 
     def take(self, frame: Frame) -> None:
         self.heard = time.monotonic()
+        self.unasked += 1
+        if self.unasked > UNASKED:
+            raise Mangled(f"it has said {UNASKED} words to one")
         match frame.kind:
             case Kind.WINDOW:
+                self.late = False
                 if frame.text in self.texts:
                     self.windows[frame.text] = frame.place, frame.body
-            case Kind.TOKENIZER:
-                self.answers[frame.text] = str(Facts.of(frame.body).values.get("said"))
-            case Kind.READY:
+            case Kind.TOKENIZER if frame.text in self.taught:
+                self.taught[frame.text] = _said(Facts.of(frame.body))
+            case Kind.READY if self.facts is None:
                 self.facts = Facts.of(frame.body)
             case Kind.FAILED:
-                facts = Facts.of(frame.body).values
-                self.facts, self.lost = Facts(facts), str(facts.get("said"))
+                self.facts = Facts.of(frame.body)
+                self.lost = _said(self.facts) or "it failed"
             case Kind.FORWARD:
-                spent = Forward.of(frame.body)
-                if not spent.rows:
-                    return
-                self.forwards.append(spent)
-                size = spent.rows.bit_length()
-                known = self.pace.get(size, spent.seconds)
-                self.pace[size] = known + NEWEST * (spent.seconds - known)
+                self._note(Forward.of(frame.body))
             case _:
                 raise Mangled(f"a draft model says {frame.kind.name}")
+
+    def _note(self, spent: Forward) -> None:
+        self.forwards.append(spent)
+        size = spent.rows.bit_length()
+        known = self.pace.get(size, spent.seconds)
+        self.pace[size] = known + NEWEST * (spent.seconds - known)
+
+    def lose(self, why: str) -> None:
+        with self.news:
+            self.lost = self.lost or why
+            self.news.notify_all()
+
+
+def _said(facts: Facts) -> str:
+    """In one line."""
+    return " ".join(str(facts.values.get("said", "it failed")).split())[:SHOWN]
 
 
 class DraftProcess:
@@ -149,7 +177,7 @@ class DraftProcess:
 
     @classmethod
     def at(cls, place: Place, stamp: Any) -> DraftProcess:
-        """The one of this place. One that was lost is started again."""
+        """The one of this place. One that was lost is begun again."""
         key = place, stamp
         found = cls._running.get(key, lambda: cls(place))
         if found.lost:
@@ -159,22 +187,21 @@ class DraftProcess:
 
     def __init__(self, place: Place) -> None:
         self._inbox = inbox = _Inbox(heard=time.monotonic())
-        self._place, reached = place, reach(place, partial(_read, inbox=inbox))
-        self._link, self.pid = reached.link, reached.pid
-        """Its number here; 0 where it is on another machine."""
-        self._sending: Tray[int] = Tray(partial(_say_closed, reached.link, inbox))
+        self._place, begun = place, begin(place, partial(_read, inbox=inbox))
+        self._link, self.pid = begun.link, begun.child.pid
+        self._sending: Tray[int] = Tray(partial(_say_closed, begun.link, inbox))
         """Held while something is said. An abandoned text is closed in a finalizer, which must not wait for that."""
         self._numbers, self._taught = count(1), set[str]()
         self._writers: dict[int, Writer] = {}
         """Of each open text, the thread that has it."""
-        self._end = weakref.finalize(self, reached.end)
+        self._end = weakref.finalize(self, begun.end)
         try:
             self._send(Frame(Kind.READY, 0, 0, Facts(place.facts()).body()))
             self.facts = self._introduced(place)
-        except Lost as error:
-            raise InputError(f"the process of draft model {place.model} did not start: {error}") from None
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, Lost):
+                raise InputError(f"the process of draft model {place.model} did not start: {error}") from None
             raise
 
     def _introduced(self, place: Place) -> dict[str, Any]:
@@ -182,13 +209,12 @@ class DraftProcess:
         inbox = self._inbox
         with inbox.news:
             inbox.news.wait_for(lambda: inbox.facts is not None or inbox.lost, LOADING)
-            facts = dict(inbox.facts.values) if inbox.facts is not None else {}
-            if inbox.lost or not facts:
-                raise InputError(
-                    inbox.lost
-                    if facts.get("known")
-                    else f"the process of draft model {place.model} did not start: {inbox.lost or 'it said nothing'}"
-                )
+            facts = {} if inbox.facts is None else dict(inbox.facts.values)
+        size, mark = facts.get("vocab_size"), facts.get("fingerprint")
+        if inbox.lost and facts.get("known") is True:
+            raise InputError(inbox.lost)
+        if inbox.lost or type(size) is not int or size < 1 or not (mark is None or isinstance(mark, str)):
+            raise Lost(inbox.lost or (f"it says {str(facts)[:SHOWN]}" if facts else f"nothing in {LOADING:g} s"))
         return facts
 
     @property
@@ -202,13 +228,15 @@ class DraftProcess:
         if known in self._taught:
             return
         number = next(self._numbers)
-        body = Facts({"fingerprint": known, "files": packed(vocabulary)}).body()
-        with contextlib.suppress(Lost):
-            self._send(Frame(Kind.TOKENIZER, number, 0, body))
-        with inbox.news:
-            inbox.news.wait_for(lambda: number in inbox.answers or inbox.lost, LOADING)
-            if said := inbox.lost or inbox.answers.pop(number, "it did not answer"):
-                raise InputError(f"draft model {self._place.model} cannot read the target's tokens: {said}")
+        inbox.taught[number] = None
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Lost):
+            vocabulary.tokenizer.save_pretrained(folder)
+            self._send(Frame(Kind.TOKENIZER, number, 0, Facts({"fingerprint": known, "folder": folder}).body()))
+            with inbox.news:
+                inbox.news.wait_for(lambda: inbox.taught[number] is not None or inbox.lost, LOADING)
+        said = inbox.taught.pop(number)
+        if why := inbox.lost or ("it did not answer" if said is None else said):
+            raise InputError(f"draft model {self._place.model} cannot read the target's tokens: {why}")
         self._taught.add(known)
 
     def open(self, facts: dict[str, Any], prompt: Ints) -> int:
@@ -234,27 +262,38 @@ class DraftProcess:
         YIELDED.end(self._place, writer)
         self._sending.give(text)
 
-    def window(self, text: int, place: int, read: Callable[[bytes], Window], patience: float) -> tuple[Window, int]:
-        """The window behind a text of that length, and the bytes of its frame. Waits for it."""
-        inbox, began = self._inbox, time.monotonic()
+    def window(
+        self, text: int, place: int, read: Callable[[bytes], Window], *, asked: float, until: float = 0.0
+    ) -> tuple[Window, int] | None:
+        """The window behind a text of that length, for which it was ``asked`` then, and the bytes of its frame. None
+        where it is not there; it is waited for ``until`` then, unless the process is late already."""
+        inbox, now = self._inbox, time.monotonic()
+        waits = until > now and not inbox.late
         with inbox.news:
-            while not inbox.lost:
-                at, body = inbox.windows.get(text, (-1, b""))
-                if at == place:
-                    del inbox.windows[text]
-                    break
-                left = max(began, inbox.heard) + patience - time.monotonic()
-                if left <= 0:
-                    self._give_up(f"it has said nothing for {patience:g} s")
-                    break
-                inbox.news.wait(left)
-            if inbox.lost:
-                raise Lost(inbox.lost)
+            if waits:
+                inbox.news.wait_for(lambda: text in inbox.windows or inbox.lost, until - now)
+            found = inbox.windows.pop(text, None)
+            inbox.late = inbox.late or (waits and found is None)
+        if found is None or inbox.lost:
+            self._check(asked)
+            return None
         try:
-            return read(body), len(body)
+            if found[0] != place:
+                raise Mangled(f"a window follows {found[0]} tokens of {place}")
+            return read(found[1]), len(found[1])
         except Mangled as error:
             self._give_up(str(error))
-            raise Lost(str(error)) from None
+            raise Lost(self.lost) from None
+
+    def _check(self, asked: float) -> None:
+        """`Lost` where it owes a window since then and is gone or stuck."""
+        inbox, now = self._inbox, time.monotonic()
+        if now - max(asked, inbox.heard) > PATIENCE:
+            self._give_up(f"it has said nothing for {PATIENCE:g} s")
+        if now - asked > IN_ALL * PATIENCE:
+            self._give_up(f"a draft was not there after {IN_ALL * PATIENCE:g} s")
+        if inbox.lost:
+            raise Lost(inbox.lost)
 
     def seconds(self, rows: int) -> float:
         """Of a forward of so many rows, from those that were seen; 0 where none was."""
@@ -276,7 +315,7 @@ class DraftProcess:
             if self.lost:
                 raise Lost(self.lost)
             try:
-                _say(self._link, frame)
+                _say(self._link, self._inbox, frame)
             except OSError as error:
                 self._give_up(f"it takes no more words ({error})")
                 raise Lost(self.lost) from None
@@ -285,18 +324,17 @@ class DraftProcess:
                 raise
 
     def _give_up(self, why: str) -> None:
-        self._inbox.lost = self._inbox.lost or why
+        self._inbox.lose(why)
         self._end()
 
     def close(self) -> None:
         self._give_up("it was ended")
 
 
-def _say(link: socket.socket, frame: Frame) -> None:
-    link.settimeout(PATIENCE)
-    said = memoryview(frame.packed())
-    for start in range(0, len(said), READ):  # the limit is for a call: a tokenizer over a slow link may take longer
-        link.sendall(said[start : start + READ])
+def _say(link: socket.socket, inbox: _Inbox, frame: Frame) -> None:
+    link.settimeout(SAYING)
+    inbox.unasked = 0
+    link.sendall(frame.packed())
 
 
 def _say_closed(link: socket.socket, inbox: _Inbox, text: int) -> None:
@@ -304,13 +342,15 @@ def _say_closed(link: socket.socket, inbox: _Inbox, text: int) -> None:
     inbox.texts.discard(text)
     inbox.windows.pop(text, None)
     if not inbox.lost:
-        with contextlib.suppress(OSError):
-            _say(link, Frame(Kind.CLOSE, text, 0, b""))
+        try:
+            _say(link, inbox, Frame(Kind.CLOSE, text, 0, b""))
+        except OSError as error:
+            inbox.lose(f"it takes no more words ({error})")
 
 
 def _read(link: socket.socket, inbox: _Inbox) -> None:
     """Frames as they come, until there are no more or one cannot be read."""
-    unpacker, why = Unpacker(), "it is gone"
+    unpacker, why = Unpacker(MOST_ANSWERED), "it is gone"
     try:
         while data := _received(link):
             with inbox.news:
@@ -319,9 +359,9 @@ def _read(link: socket.socket, inbox: _Inbox) -> None:
                 inbox.news.notify_all()
     except Mangled as error:
         why = str(error)
-    with inbox.news:
-        inbox.lost = inbox.lost or why
-        inbox.news.notify_all()
+    except Exception as error:  # whatever it is, nothing reads from that process any more
+        why = told(error)
+    inbox.lose(why)
 
 
 def _received(link: socket.socket) -> bytes:

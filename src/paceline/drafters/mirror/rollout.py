@@ -16,13 +16,10 @@ from paceline.context import Context
 from paceline.drafters.assistant.growth import DraftShape, Growth
 from paceline.drafters.assistant.state import AssistantState
 from paceline.drafters.mirror.frames import Ahead, Window
-from paceline.law import Stream
 from paceline.targets.base import Request, Target
 from paceline.targets.scores import Scores
-from paceline.tree import ROOT, Floats, Ints
+from paceline.tree import ROOT, Ints
 
-TURNS = 1 << 16
-"""Coins of windows have turns from here on, so that no other drafter's draws share them."""
 IN_PASSING = 16
 """Up to this many unread tokens are read together with what is drafted behind them."""
 
@@ -101,15 +98,9 @@ class Rollout:
 
     def _expect(self, path: tuple[int, ...], row: int, levels: int) -> None:
         text = self.context.extended(path) if path else self.context
-        root = len(text)
-        depth = min(levels, text.room - 1, *self._limits(root)) if self._can_read(path) else 0
-
-        def coins(text: Context, ids: Ints) -> Floats:
-            """A window's draws depend on its own beginning alone: not on when it was drafted, nor on other outcomes."""
-            return text.noise.exponential(Stream.DRAFT, len(text), ids, TURNS + len(text) - root)
-
+        depth = min(levels, text.room - 1, *self._limits(len(text))) if self._can_read(path) else 0
         nodes = levels * self._shape.top
-        growth = Growth(self.reading, self._shape, nodes, max(depth, 0), text=text, row=row, coins=coins)
+        growth = Growth(self.reading, self._shape, nodes, max(depth, 0), text=text, row=row)
         self._outcomes.append(Outcome(path, row, growth))
 
     def _limits(self, length: int) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """The process that drafts, with the draft model and cores or a device of its own.
 
-It is started with the number of an open socket. The first frame says which model and where. It lives as long as the
-other end: when that closes, also because the process there was killed, the thread that waits for frames ends this
+It is begun with the number of an open socket. The first frame says which model and where. It lives as long as the
+other end: when that closes, also because the program there was killed, the thread that waits for frames ends this
 process at once.
 """
 
@@ -29,7 +29,6 @@ from paceline.drafters.assistant.state import AssistantState
 from paceline.drafters.mirror.frames import Ahead, Facts, Forward, Frame, Go, Kind, Unpacker
 from paceline.drafters.mirror.rollout import Rollout
 from paceline.drafters.mirror.translated import TranslatedRollout
-from paceline.drafters.mirror.vocabularies import unpacked
 from paceline.errors import InputError
 from paceline.law import Outlook, Sampling
 from paceline.targets.base import SPARE_ROWS
@@ -40,8 +39,6 @@ from paceline.vocabulary import Vocabulary
 
 KEPT_TEXTS = 4
 READ = 1 << 16
-BEAT, TOO_LONG = 5.0, 300.0
-"""Seconds."""
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG"""
 
@@ -54,35 +51,21 @@ class Worker:
         self._texts: dict[int, tuple[Rollout | TranslatedRollout, int]] = {}
         """With the number of its target's tokens."""
         self._rows = KeptRows(model.target, KEPT_TEXTS)
-        self._saying, self._busy_since = threading.Lock(), 0.0
         self._vocabularies: dict[str, Vocabulary] = {}
         self._assistants: dict[Hashable, Assistant] = {}
         """Those that translate, by all that their drafts depend on."""
 
     def run(self) -> None:
-        threading.Thread(target=self._beat, name="at work", daemon=True).start()
         while True:
             self._listen()
-            self._busy_since = time.monotonic()
             self._forward()
-            self._busy_since = 0.0
             for number, (text, _) in self._texts.items():
                 if (found := text.window()) is not None:
                     place, window = found
                     self._say(Frame(Kind.WINDOW, number, place, window.body()))
 
     def _say(self, frame: Frame) -> None:
-        with self._saying:
-            self._link.sendall(frame.packed())
-
-    def _beat(self) -> None:
-        """Say in a long forward that it is under way. In one that is too long, nothing: it may hang."""
-        while True:
-            time.sleep(BEAT)
-            since = self._busy_since
-            if since and BEAT < time.monotonic() - since < TOO_LONG:
-                with contextlib.suppress(OSError):
-                    self._say(Frame(Kind.FORWARD, 0, 0, Forward(0.0, 0).body()))
+        self._link.sendall(frame.packed())
 
     def _listen(self) -> None:
         """Hear all that was said; wait for something where there is nothing to do."""
@@ -116,7 +99,9 @@ class Worker:
 
     def _learnt(self, facts: Mapping[str, Any]) -> str:
         """Get to know a target's tokenizer. Why its tokens cannot be translated, or ""."""
-        vocabulary = unpacked(facts["files"])
+        from transformers import AutoTokenizer
+
+        vocabulary = Vocabulary(AutoTokenizer.from_pretrained(facts["folder"], trust_remote_code=False))
         try:
             Bridge(vocabulary, _known(self._model))
         except InputError as error:
@@ -169,8 +154,8 @@ class Worker:
 def facts_of(
     context: Context, vocab_size: int, shape: DraftShape, source: str, *, foreign: str = "", translate: str = ""
 ) -> dict[str, Any]:
-    """What another process needs to draft for a text as this one would. ``foreign`` is the fingerprint of the target's
-    tokenizer where the draft model has another one."""
+    """What another process needs to draft for a text. ``foreign`` is the fingerprint of the target's tokenizer where
+    the draft model has another one. Under the rejection rule it drafts by probability alone (see `frames`)."""
     ours, ending = context.sampling, context.ending
     names = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     return {
@@ -182,7 +167,6 @@ def facts_of(
         "prompt_length": context.prompt_length,
         "room": context.room,
         "eos": sorted(ending.eos),
-        "foreseeable": context.foreseeable,
         "vocab_size": vocab_size,
         "foreign": foreign,
         "translate": translate or None,
@@ -190,7 +174,7 @@ def facts_of(
         "gamma": shape.length,
         "top": shape.top,
         "confidence": shape.confidence,
-        "shared": shape.shared,
+        "shared": shape.shared and context.foreseeable,
         "source": source,
     }
 
@@ -205,8 +189,7 @@ def context_of(facts: Mapping[str, Any], prompt: Ints) -> Context:
     emitted = len(prompt) - facts["prompt_length"]
     ending = Ending(max_new_tokens=max(1, emitted + facts["room"]), eos=frozenset(facts["eos"]))
     context = Context(prompt, sampling, ending, sample=facts["sample"])
-    context.prompt_length, context.foreseeable = facts["prompt_length"], facts["foreseeable"]
-    context.draft_prompt = facts["draft_prompt"]
+    context.prompt_length, context.draft_prompt = facts["prompt_length"], facts["draft_prompt"]
     return context
 
 
@@ -239,8 +222,7 @@ def _loaded(place: Mapping[str, Any]) -> DraftModel:
 
     from paceline.targets.load import open_model
 
-    if place["threads"]:
-        torch.set_num_threads(place["threads"])
+    torch.set_num_threads(place["threads"])
     target, tokenizer = open_model(
         place["model"],
         dtype=place["dtype"],

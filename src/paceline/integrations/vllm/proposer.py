@@ -101,10 +101,11 @@ class Proposer:
     ) -> list[list[int]]:
         """A draft for each request, maybe empty. ``sampled_token_ids`` are the newest tokens of each; one without is
         still reading its prompt."""
-        began, count = time.perf_counter(), len(sampled_token_ids)
-        if self._hopeless or self._unread:
-            return [[] for _ in range(count)]
+        began, count = time.perf_counter(), 0
         try:
+            count = len(sampled_token_ids)
+            if self._hopeless or self._unread:
+                return [[] for _ in range(count)]
             drafts = self._drafts(sampled_token_ids, np.asarray(num_tokens_no_spec[:count]), token_ids_cpu, began)
         except Exception as error:
             self._failed(error)
@@ -316,14 +317,14 @@ class _Model:
 
 def _vocabulary(model: Any) -> Vocabulary | None:
     """The served model's; None where it has none that can be read, which only some methods need."""
-    from transformers import AutoTokenizer
-
     try:
+        from transformers import AutoTokenizer  # vLLM's, of whatever version
+
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
         return Vocabulary(tokenizer)
-    except Exception:  # tokenizers raises no other kind
+    except Exception:  # tokenizers raises no other kind, and another transformers may raise any
         return None
 
 
