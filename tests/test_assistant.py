@@ -428,7 +428,7 @@ def test_nothing_follows_the_end_of_the_text() -> None:
 def test_one_drafter_serves_texts_that_interleave() -> None:
     """Each on a `LanguageModel` of its own, which keeps no rows of the other's prompt."""
     drafter, target = Assistant(model=alike(), top=2), tabled()
-    settings: dict[str, Any] = {"method": drafter, "temperature": 1.0, "max_new_tokens": 30}
+    settings: dict[str, Any] = {"method": drafter, "planner": "fixed", "temperature": 1.0, "max_new_tokens": 30}
     alone = [LanguageModel(target).generate(PROMPT, seed=seed, **settings) for seed in (1, 2)]
     writings = [LanguageModel(target).write(PROMPT, seed=seed, **settings) for seed in (1, 2)]
     streams: list[Iterator[Any]] = [writing.pieces() for writing in writings]
@@ -449,7 +449,7 @@ def test_one_drafter_serves_texts_of_several_threads() -> None:
 
     def written(seed: int) -> list[tuple[int, int]]:
         lm = LanguageModel(target)
-        text = lm.generate(prompt, method=drafter, temperature=1.0, seed=seed, max_new_tokens=24)
+        text = lm.generate(prompt, method=drafter, planner="fixed", temperature=1.0, seed=seed, max_new_tokens=24)
         return [(r.drafted, r.accepted) for r in text.rounds]
 
     alone = [written(seed) for seed in range(4)]

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -125,6 +126,7 @@ def test_a_note_begins_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 def at_terminal(arguments: str) -> str:
     """What a command shows at a pseudo terminal."""
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))  # on none a progress bar draws nothing
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
     command = ["sh", "-c", f"{sys.executable} -m paceline {arguments}"]
     done = subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
@@ -147,10 +149,10 @@ class Noisy(Drafter):
     summary = source = requires = unfit = "-"
     def propose_one(self, state, budget):
         if len(state.tokens) == 9:
+            warnings.warn("a note of the plug-in")
             transformers.logging.get_logger("transformers.x").warning("a hint for programmers")
             transformers.logging.get_logger("transformers.x").error("an error of theirs")
             warnings.warn("deprecated", FutureWarning)
-            warnings.warn("a note of the plug-in")
         return DraftTree.chain([])
 """
 

@@ -173,7 +173,7 @@ def test_planners_that_choose_sizes_are_checked_with_drafts_that_are_sent(
     with pytest.MonkeyPatch.context() as patch, only_in("t=0.7", "t=1"):
         patch.setattr(walk, "Session", Kept)
         methods, rules = ("(oracle tree)",), (Rule.COUPLED,)
-        report = Checker(target(), None, methods, (planner,), rules, 6 * LATE, batches=(size,)).run()
+        report = Checker(target(), None, methods, (planner,), rules, 12 * LATE, batches=(size,)).run()
     assert report.sentences() == []
     cases = sum(result.case.drafts for result in report.results)
     assert report.summary()["planners"] == {planner: cases}

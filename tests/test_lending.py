@@ -69,7 +69,7 @@ def test_a_stream_that_is_collected_while_another_drafts_hangs_nobody(
     monkeypatch.setattr(Assistant, "growth", growth)
 
     def write() -> None:
-        assert lm.generate(PROMPT, method=drafter, max_new_tokens=12).tokens == text
+        assert lm.generate(PROMPT, method=drafter, planner="fixed", max_new_tokens=12).tokens == text
 
     in_time(write)
     assert collected[0] > 0

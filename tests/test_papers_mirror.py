@@ -18,6 +18,7 @@ from paceline.api.model import LanguageModel
 from paceline.bench import Summary
 from paceline.bench.run.ours import parted
 from paceline.drafters import make_drafter
+from paceline.drafters.mirror.place import usable_cores
 from papers.common import Claim
 from papers.mirror import batch, objectives, tasks
 from papers.mirror.common import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, parser, ratio_of, two
@@ -82,9 +83,10 @@ def test_there_is_no_ratio_of_what_did_not_happen(made: Any) -> None:
 
 
 def test_both_ways_draft_alike() -> None:
-    given = parser("").parse_args(["--draft-device", "2-3"])
+    core = usable_cores()[0]
+    given = parser("").parse_args(["--draft-device", f"{core}"])
     found = two(given, "pocket-draft+ballast:6M", 4)
-    assert found.mirror == "mirror:model='pocket-draft+ballast:6M',gamma=4,device='2-3'@fixed:4"
+    assert found.mirror == f"mirror:model='pocket-draft+ballast:6M',gamma=4,device='{core}'@fixed:4"
     assert found.vanilla == "assistant:model='pocket-draft+ballast:6M',length=4@fixed:4"
     published = two(parser("").parse_args(["--method", PUBLISHED]), "d", GAMMA)
     assert published == ("mirror:paper,model='d',gamma=7@fixed:7", "assistant:model='d',length=7,noise=none@fixed:7")

@@ -164,7 +164,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Mode, bool]] = {
     "rotary code of its own": (
         "codegen",
         {"n_embd": 64, "n_layer": 3, "n_head": 4, "rotary_dim": 8},
-        Mode.MASKED,
+        Mode.PACKED,
         True,
     ),
     "positions counted by the cache": (

@@ -216,7 +216,8 @@ def test_the_text_is_plain_decodings(lm: LanguageModel, random_head: Path, optio
     texts = ["The old house stood", "Na końcu długiej drogi stał", "Старий будинок"]
     for how in ({}, {"temperature": 0.8, "seed": 2}, {"temperature": 1.1, "top_k": 9, "top_p": 0.9, "seed": 2}):
         plain = lm.generate_batch(texts, method="plain", max_new_tokens=12, **how)
-        found = lm.generate_batch(texts, method=f"redrafter:head={random_head}{options}", max_new_tokens=12, **how)
+        method = f"redrafter:head={random_head}{options}"
+        found = lm.generate_batch(texts, method=method, planner="fixed", max_new_tokens=12, **how)
         assert [text.tokens for (text,) in found] == [text.tokens for (text,) in plain]
         assert all(text.totals.drafted for (text,) in found)
 
@@ -569,7 +570,8 @@ def test_a_second_turn_reads_only_what_is_new_and_is_drafted_soon() -> None:
     talks = {}
     for method in ("plain", "redrafter:width=4,length=4"):
         lm.forget()
-        talk = talks[method] = Conversation(lm, method=method, temperature=0.8, seed=4, max_new_tokens=24)
+        how: dict[str, Any] = {"method": method, "planner": "fixed", "temperature": 0.8, "seed": 4}
+        talk = talks[method] = Conversation(lm, max_new_tokens=24, **how)
         for said in ("Tell me of the house", "and of its garden?", "who lives there"):
             assert list(talk.stream(said))
         for before, reply in zip(talk.replies, talk.replies[1:], strict=False):

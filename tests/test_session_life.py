@@ -76,7 +76,7 @@ def test_a_drafter_that_fails_is_closed_once(
     beside = Watched(make_drafter("lookup"))
     for method in (drafter, Union([beside, drafter]), Fallback([drafter, beside])):
         with pytest.raises(raised):
-            lm.generate(PROMPT, method=method, max_new_tokens=30, strict=True)
+            lm.generate(PROMPT, method=method, planner="fixed", max_new_tokens=30, strict=True)
         assert (drafter.opened, beside.opened) == (drafter.closed, beside.closed)
         check_still_right(lm)
 
@@ -295,7 +295,7 @@ def test_a_misspelt_method_is_told_at_once_and_costs_no_cache() -> None:
         ({"max_new_tokens": 8.5}, "max_new_tokens is a whole number, not 8.5"),
         ({"logprobs": True}, "logprobs is a whole number, not True"),
         ({"temperature": "0.8"}, "temperature is a number, not '0.8'"),
-        ({"seed": None}, "seed is a whole number, not None"),
+        ({"seed": "7"}, "seed is a whole number, not '7'"),
         ({"eos": "</s>"}, "eos is a whole number, not '</s>'"),
         ({"eos": [1, 10**9]}, "eos names token 1000000000, and table has 6 tokens"),
         ({"criteria": len}, "put the one criterion into a list"),

@@ -37,7 +37,7 @@ from paceline.files import workplace
 from paceline.integrations.transformers import custom_generate
 from paceline.law import Sampling
 from paceline.planning.fixed import Fixed
-from paceline.targets.hf.folder import CONFIG, listed
+from paceline.targets.hf.folder import listed
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.target import HFTarget
 
@@ -156,7 +156,7 @@ def _not_tried(what: str = "") -> Iterator[None]:
 
 
 def _compared(config: PreTrainedConfig, place: Path) -> tuple[Support, str]:
-    _refuse(config, place / CONFIG)
+    _refuse(config, place / "configuration")
     for seed in range(SEEDS):
         saved = Saved(config, seed, place / str(seed))
         target = _opened(saved)
@@ -194,10 +194,10 @@ def _opened(saved: Saved) -> HFTarget:
     try:
         return load_target(saved.folder)
     except UnsupportedModel as error:
-        raise _EndedError(Support.REFUSED, saved.told(error)) from error
+        raise _EndedError(Support.REFUSED, saved.reason(error)) from error
     except Exception as error:  # whatever a model may raise
         _ = saved.model
-        raise _EndedError(Support.CRASH, saved.told(error)) from error
+        raise _EndedError(Support.CRASH, saved.reason(error)) from error
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Saved:
         """A copy of it, since a rotary embedding may remember the longest text that it has seen."""
         return copy.deepcopy(self.model)
 
-    def told(self, error: Exception) -> str:
+    def reason(self, error: Exception) -> str:
         """An error with the type in place of the folder."""
         return _said(error).replace(str(self.folder), self._type)
 

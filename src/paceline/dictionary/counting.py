@@ -99,7 +99,7 @@ def count(
     with Database(memory, threads, folder) as database:
         batch = _count_chunk(database, next(batches), batches, order)
         if batch is None:
-            database.run(f"CREATE TEMP TABLE grams AS {with_words('chunk')}")
+            database.run(f"CREATE TEMP TABLE grams AS {with_words('SELECT gram, count FROM chunk')}")
         else:
             _sum_chunks(database, batch, batches, order)
         return most_frequent(database, order, min_count, limit)
@@ -207,6 +207,6 @@ def summed(tables: str, part: int) -> str:
 
 
 def with_words(grams: str) -> str:
-    """N-grams with their number of words: one more than tabs."""
+    """The n-grams that a query gives, with their number of words: one more than tabs."""
     tabs = f"length(gram) - length(replace(gram, {quoted(TAB)}, ''))"
     return f"SELECT gram, count, ({tabs} + 1)::UTINYINT AS words FROM ({grams})"

@@ -210,8 +210,8 @@ def _types(path: Path) -> dict[str, str]:
         except Exception as damage:
             raise DamagedFile(f"{path} cannot be read as weights: {in_one_line(damage)}") from None
     try:
-        found = torch.load(path, map_location="meta", weights_only=True)
-        return {key: str(tensor.dtype).removeprefix("torch.") for key, tensor in found.items()}
+        held = torch.load(path, map_location="meta", weights_only=True)
+        return {key: str(part.dtype).removeprefix("torch.") for key, part in held.items() if torch.is_tensor(part)}
     except Exception:  # torch's own message recommends to run what is in the file
         raise DamagedFile(
             f"{path} is damaged, or holds Python objects, which could run code and are not loaded"

@@ -27,6 +27,8 @@ from paceline.targets.hf.folder import ORIGINAL, SINGLE, in_one_line, weight_fil
 from paceline.targets.hf.int8.linear import Integers
 
 ELSEWHERE = f"{ORIGINAL}, or load this one with transformers and give it to paceline.load"
+FIELDS = ("quantization_config", "compression_config")
+"""Where a configuration says how the weights are quantised."""
 INERT = {
     *("config_groups", "quant_method", "format", "quantization_status", "global_compression_ratio", "ignore"),
     *("sparsity_config", "version", "run_compressed", "dequantize", "use_optimized_inference"),
@@ -73,9 +75,6 @@ LAYOUTS = {
     "compressed-tensors": Layout("compressed-tensors", ".weight", ".weight_scale", ".weight_zero_point"),
     "torchao": Layout("torchao", "._weight_qdata", "._weight_scale", "._weight_zero_point"),
 }
-
-
-FIELDS = ("quantization_config", "compression_config")
 
 
 def is_described(config: Any) -> bool:
