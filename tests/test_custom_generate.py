@@ -105,7 +105,7 @@ def foreseeing(model: PreTrainedModel, inputs: dict[str, torch.Tensor], **settin
     text = generate(model, inputs, **settings)
     sequences = getattr(text, "sequences", text)
     paddings = PADDINGS if len(sequences) == len(PADDINGS) else [0] * len(sequences)
-    return text, custom_generate(Foreseeing(sequences, paddings))
+    return text, custom_generate(Foreseeing(sequences, paddings), planner="fixed")
 
 
 def equal_to_theirs(model: PreTrainedModel, inputs: dict[str, torch.Tensor], **settings: Any) -> torch.Tensor:
@@ -583,12 +583,13 @@ def test_text_can_be_read_from_another_thread_while_it_is_written() -> None:
     model, tokenizer = pocket()
     inputs = tokenizer("It was a dark night", return_tensors="pt")
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60)
-    settings = {"custom_generate": custom_generate(), "max_new_tokens": 20, "streamer": streamer}
+    greedy: dict[str, Any] = {"do_sample": False, "max_new_tokens": 20}
+    settings = {"custom_generate": custom_generate(), "streamer": streamer, **greedy}
     writer = threading.Thread(target=model.generate, kwargs={"input_ids": inputs.input_ids, **settings})
     writer.start()
     pieces = list(streamer)
     writer.join()
-    own = tokenizer.decode(model.generate(inputs.input_ids, max_new_tokens=20)[0, inputs.input_ids.shape[1] :])
+    own = tokenizer.decode(model.generate(inputs.input_ids, **greedy)[0, inputs.input_ids.shape[1] :])
     assert "".join(pieces) == own
     assert len(pieces) > 3
 

@@ -53,7 +53,7 @@ def test_the_demo_shows_any_model(model: str, tmp_path: Path, capsys: pytest.Cap
 
 def test_the_demo_needs_nothing_but_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """The bundled models and a slow twin: the same texts, by every method and with ballast."""
-    code, out, error = say(["demo", "--ballast", "20M", "--max-new-tokens", "16", "--json"], capsys)
+    code, out, error = say(["demo", "--ballast", "20M", "-n", "16", "--num-draft-tokens", "4", "--json"], capsys)
     assert (code, error) == (0, "")
     found = json.loads(out.splitlines()[-1])
     twin, small = found["models"]

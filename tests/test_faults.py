@@ -237,7 +237,8 @@ def test_in_a_batch_the_texts_of_a_failing_drafter_go_on_and_others_notice_nothi
         methods = [drafter, drafter, sound, sound]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found = lm.generate_batch(prompts, each=[{"method": method} for method in methods], max_new_tokens=16)
+            each: list[Any] = [{"method": method, "planner": "fixed"} for method in methods]
+            found = lm.generate_batch(prompts, each=each, max_new_tokens=16)
         assert [text.tokens for (text,) in found] == expected
         assert all(sum(round.drafted for round in text.rounds) > 0 for (text,) in found[2:])
         assert len({str(each.message) for each in caught}) == 1
@@ -251,10 +252,11 @@ def test_inside_transformers_the_text_goes_on_too() -> None:
     how = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False}
     expected = model.generate(ids, **how)
     with one_warning("drafter 'broken' failed in propose"):
-        found = model.generate(ids, custom_generate=custom_generate(Broken(WRONG["raises"][0])), **how)
+        found = model.generate(ids, custom_generate=custom_generate(Broken(WRONG["raises"][0]), planner="fixed"), **how)
     assert torch.equal(found, expected)
+    strict = custom_generate(Broken(WRONG["raises"][0]), planner="fixed", strict=True)
     with pytest.raises(DrafterError, match="broken"):
-        model.generate(ids, custom_generate=custom_generate(Broken(WRONG["raises"][0]), strict=True), **how)
+        model.generate(ids, custom_generate=strict, **how)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -354,7 +356,7 @@ def test_a_defect_of_our_own_keeps_its_traceback_and_a_plug_ins_does_not(monkeyp
     monkeypatch.setattr(type(drafter), "propose", fail)
     for made, own in ((drafter, True), (Broken(fail), False)):
         with pytest.raises(DrafterError) as caught:
-            LanguageModel(tabled()).generate(PROMPT, method=made, strict=True)
+            LanguageModel(tabled()).generate(PROMPT, method=made, planner="fixed", strict=True)
         assert caught.value.own is own
         assert (sentence(caught.value) is None) is own
 

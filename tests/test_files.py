@@ -92,7 +92,7 @@ def test_a_file_of_a_folder_that_is_read_is_an_input(tmp_path: Path) -> None:
 
 
 OUTPUTS = {"html", "out", "keep_counts"}
-NEITHER = {"spill", "directory", "file", "files", "folder", "models", "temperature"}
+NEITHER = {"spill", "directory", "file", "files", "folder", "models", "target", "temperature"}
 """A place for what goes again; what commands without outputs read; no file."""
 
 

@@ -25,6 +25,7 @@ from paceline.drafters.assistant.state import ForeignState
 from paceline.errors import InputError
 from paceline.law import Distribution, Sampling
 from paceline.targets.table import Table, TableTarget
+from paceline.translate import Spellings
 from paceline.tree import Floats, Ints
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
@@ -52,7 +53,7 @@ def lm() -> LanguageModel:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_text_is_plain_decodings(lm: LanguageModel, strategy: str, setting: str) -> None:
-    how: dict[str, Any] = {"max_new_tokens": 20, **SETTINGS[setting]}
+    how: dict[str, Any] = {"max_new_tokens": 20, "planner": "fixed", **SETTINGS[setting]}
     plain = [text.tokens for (text,) in lm.generate_batch(TEXTS, method="plain", **how)]
     method = f"assistant:top=2,translate={strategy}"
     found = [text for (text,) in lm.generate_batch(TEXTS, method=method, draft_model="pocket-foreign", **how)]
@@ -72,9 +73,9 @@ def test_beams_and_the_default_method_draft_across_tokenizers(lm: LanguageModel,
 def test_noise_gets_more_first_tokens_accepted(lm: LanguageModel) -> None:
     taken = {}
     for noise in ("shared", "none"):
-        how: dict[str, Any] = {"draft_model": "pocket-foreign", "max_new_tokens": 64, "temperature": 0.8, "seed": 8}
+        how: dict[str, Any] = {"draft_model": "pocket-foreign", "planner": "fixed", "temperature": 0.8, "seed": 8}
         method = f"assistant:noise={noise},length=1"
-        texts = [text for (text,) in lm.generate_batch(TEXTS, method=method, **how)]
+        texts = [text for (text,) in lm.generate_batch(TEXTS, method=method, max_new_tokens=64, **how)]
         rounds = [each for text in texts for each in text.rounds if each.drafted]
         taken[noise] = sum(each.accepted > 0 for each in rounds) / len(rounds)
     assert taken["shared"] > 1.4 * taken["none"] > 0
@@ -158,6 +159,15 @@ def test_byte_tokens_that_spell_the_same_as_letters_change_no_draft(
     session = as_plain(target, prompt, drafter, sampling=Sampling(temperature=temperature, seed=3), max_new_tokens=40)
     assert sum(each.accepted for each in session.rounds) > 25
     assert all(each.accepted == each.drafted for each in session.rounds)
+
+
+def test_an_added_token_comes_before_the_byte_that_the_model_falls_back_to() -> None:
+    tokenizer = Tokenizer(models.BPE({"<0x61>": 0, "<0x62>": 1, "a": 2}, [], byte_fallback=True))
+    tokenizer.decoder = decoders.ByteFallback()
+    tokenizer.add_tokens([AddedToken("b")])
+    made = Spellings(Vocabulary(PreTrainedTokenizerFast(tokenizer_object=tokenizer)))
+    assert made.of == [b"a", b"b", b"a", b"b"]
+    assert (made.id_of(b"a"), made.id_of(b"b")) == (2, 3)
 
 
 def test_naive_and_context_translate_what_the_draft_model_is_sure_of() -> None:

@@ -259,7 +259,7 @@ def test_the_next_token_but_one_extends_the_text() -> None:
     lookup = Lookup(next=2)
     text = lookup.open(context_of([1, 2, 3, 4, 9, 7, 7, 5]))
     assert len(lookup.propose_one(text, Budget(9, 9))) == 0
-    text.guesses = [(3, -0.2), (6, -1.0)]
+    text.guesses, text.length = [(3, -0.2), (6, -1.0)], len(text.context)
     tree = lookup.propose_one(text, Budget(9, 3))
     assert paths_of(tree) == [(3,), (6,), (3, 4), (3, 4, 9)]
     assert set(tree.sources) == {"lookup-next"}

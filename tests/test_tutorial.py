@@ -24,8 +24,15 @@ PAGE = (ROOT_FOLDER / "docs" / "writing-a-drafter.md").read_text(encoding="utf8"
 TABLE = re.compile(r"^\| (?:name|method|attribute) \|[^\n]*\n\|[-|]+\n((?:\|[^\n]*\n)+)", re.MULTILINE)
 
 OTHERS = {
-    "Context": {"commit", "cancel"},  # the engine's
-    "Vocabulary": {"conversation", "refuse_beyond", "table"},  # of prompts, and how text is found
+    "Budget": {"within"},  # the engine's
+    "Context": {"commit", "cancel", "reserve"},  # the engine's
+    "Vocabulary": {
+        "conversation",
+        "has_template",
+        "names_special",
+        "refuse_beyond",
+        "table",
+    },  # of prompts, and how text is found
     "Scores": {"of", "read_top"},  # a target's; the base class calls it
     "DraftTree": {"under_probes"},  # a planner's
     "Drafter": {"hears_early", "leaves", "spec", "spec_options"},  # set by the base class and by specs

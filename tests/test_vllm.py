@@ -8,7 +8,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -408,11 +407,13 @@ def test_slow_learning_takes_turns_and_leaves_time_to_draft(folder: Path, monkey
     proposer, model = Proposer(config(folder, "recycling", rows=rows, budget=1)), Model()
     monkeypatch.setattr("paceline.integrations.vllm.proposer.A_ROW", 1e-4)
     proposer.load_model(model)
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
     read, learnt = proposer.drafter.read, list[set[int]]()
 
     def slowly(seen: Sequence[Any]) -> None:
         learnt[-1] |= {int(one.state.context.tokens[0]) for one in seen}
-        time.sleep(0.002 * len(seen))
+        now[0] += 0.002 * len(seen)
         read(seen)
 
     monkeypatch.setattr(proposer.drafter, "read", slowly)
