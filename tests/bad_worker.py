@@ -64,6 +64,7 @@ def header(size: int) -> bytes:
     return HEADER.pack(MARK, Kind.WINDOW, 1, 1, size, 0)
 
 
+NAMELESS = say(facts(Kind.READY, b'{"vocab_size": 6}'))
 LOSES: dict[str, Callable[[socket.socket, Frame], Any]] = {
     "dies": lambda link, frame: os._exit(3),
     "says nonsense": say(b"nonsense" * 100),
@@ -91,6 +92,7 @@ AT_START: dict[str, Callable[[socket.socket, Frame], Any]] = {
     "says nonsense at start": LOSES["says nonsense"],
     "nests its facts at start": LOSES["nests its facts"],
     "lies at start": say(facts(Kind.READY, b'{"vocab_size": "many"}')),
+    "says nothing of its tokenizer": lambda link, frame: (NAMELESS(link, frame), hang(link, frame)),
     "stammers at start": stammer,
 }
 ALL = {**LOSES, **STALLS, **AT_START}

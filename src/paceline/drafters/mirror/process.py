@@ -210,7 +210,7 @@ class DraftProcess:
         with inbox.news:
             inbox.news.wait_for(lambda: inbox.facts is not None or inbox.lost, LOADING)
             facts = {} if inbox.facts is None else dict(inbox.facts.values)
-        size, mark = facts.get("vocab_size"), facts.get("fingerprint")
+        size, mark = facts.get("vocab_size"), facts.get("fingerprint", 0)  # None without a tokenizer
         if inbox.lost and facts.get("known") is True:
             raise InputError(inbox.lost)
         if inbox.lost or type(size) is not int or size < 1 or not (mark is None or isinstance(mark, str)):
