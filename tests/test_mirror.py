@@ -412,7 +412,7 @@ def test_the_next_text_of_a_drafter_has_a_new_process(lm: LanguageModel, foreign
     assert comes_true(lambda: drafter.process.lost)
     with pytest.warns(DrafterWarning, match="and is begun again; drafts come once it is there"):
         lm.generate(PROMPT, method=drafter, max_new_tokens=20)
-    assert comes_true(lambda: not drafter._begins, 120)
+    assert comes_true(lambda: not drafter._begins, 1200)
     text = lm.generate(PROMPT, method=drafter, planner="fixed", max_new_tokens=20)
     assert text.totals.drafted > 0
 
