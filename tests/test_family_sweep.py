@@ -34,6 +34,7 @@ FOUND = [
     ("gemma4", "small", Support.EXACT, "masked"),  # heads of other widths in its full layers
     ("jamba", "small", Support.REFUSED, "linear_attention, which cannot be rolled back"),
     ("glm_moe_dsa", "small", Support.REFUSED, "indexed_attention, which are not supported yet"),
+    ("xlnet", "small", Support.REFUSED, "takes no cache"),  # its text may be of any length, which it calls -1
     ("openai-gpt", "small", Support.REFUSED, "takes no cache of keys and values"),
     ("cpmant", "small", Support.REFUSED, r"fails behind cached rows \(RuntimeError\)"),
 ]

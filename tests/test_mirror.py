@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ import pytest
 import torch
 
 import paceline
+from batches import Wish
 from clock import comes_true
 from drafting import context_of
 from engine import SIZE, habitual
@@ -44,9 +45,11 @@ from paceline.drafters.mirror.process import DraftProcess
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.rollout import Rollout
 from paceline.drafters.sharing import Shared
+from paceline.engine.serial import run
 from paceline.errors import DrafterWarning, InputError
 from paceline.law import Outlook, Sampling
-from paceline.targets.base import Reach
+from paceline.planning.base import Planner, Room
+from paceline.targets.base import Reach, Request
 from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import ROOT, DraftTree
@@ -430,14 +433,59 @@ def test_a_text_leaves_the_draft_models_cores_free(lm: LanguageModel) -> None:
     torch.set_num_threads(2)
     try:
         drafter = make_drafter("mirror", DRAFT)
-        for piece in lm.stream(PROMPT, method=drafter, max_new_tokens=30, temperature=0.8):
+        for piece in lm.stream(PROMPT, method=drafter, planner="fixed:7", max_new_tokens=30, temperature=0.8):
             assert piece is not None
             seen.append(torch.get_num_threads())
         cores = len(usable_cores())
-        assert seen[0] == max(1, min(2, cores - 1))
+        assert set(seen[1:-1]) == {max(1, min(2, cores - 1))}
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(had)
+
+
+class FirstHalf(Planner):
+    """Asks for drafts in the first rounds alone; the drafter is shown every round."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        self.rounds += 1
+        return [Budget(7, 7) if self.rounds <= 4 else Budget(0, 0, "it rests")] * len(rooms)
+
+
+def test_while_no_draft_is_asked_for_the_draft_model_rests_and_the_text_has_all_cores(
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, threads = list[tuple[int, Kind]](), list[int]()
+    planner, tell, submit = FirstHalf(), DraftProcess.tell, lm.target.submit
+
+    def noting(self: DraftProcess, kind: Kind, text: int, place: int, body: bytes = b"") -> None:
+        told.append((planner.rounds, kind))
+        tell(self, kind, text, place, body)
+
+    def counting(requests: Sequence[Request]) -> Any:
+        threads.append(torch.get_num_threads())
+        return submit(requests)
+
+    monkeypatch.setattr(DraftProcess, "tell", noting)
+    monkeypatch.setattr(lm.target, "submit", counting)
+    drafter = make_drafter("mirror", DRAFT)
+    drafter.fit(lm.target, lm.vocabulary)
+    had = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        wish = Wish(list(range(300, 312)), ending={"max_new_tokens": 40})
+        list(run(wish.session(lm.target, drafter, planner)))
+    finally:
+        torch.set_num_threads(had)
+    assert planner.rounds > 10
+    assert {number for number, _ in told} == {1, 2, 3, 4}
+    assert {kind for _, kind in told} == {Kind.GO, Kind.AHEAD}
+    fewer = max(1, min(2, len(usable_cores()) - 1))
+    assert threads[0] == 2, "of the prompt"
+    assert set(threads[1:6]) == {fewer}
+    assert set(threads[6:]) == {2}, "from the end of the first round without a draft on"
 
 
 def test_drafters_share_a_process_and_the_last_one_ends_it(lm: LanguageModel) -> None:

@@ -81,6 +81,8 @@ class MirrorState:
     """When the later layers of the forward under way began; 0 between forwards."""
     foreseen: Outcomes | None = None
     """The outcomes of that forward that are drafted behind."""
+    drafts: bool = False
+    """Whether a draft was asked for in this round. Else the draft model rests, and the target has all cores."""
     work: Work = NO_WORK
 
 
@@ -90,6 +92,7 @@ class Mirror(Drafter):
     name = "mirror"
     summary = "a draft model in a process of its own drafts the next window while the target checks the last one"
     source = "Mirror-SD (Bhendawade 2025)"
+    skips = True
     requires = (
         "a draft model, best with the target's tokenizer, by name or folder, and a core or device to spare for it"
     )
@@ -238,12 +241,15 @@ class Mirror(Drafter):
             self._join(state)
         elif state.process.lost:
             raise self._lost(state.process.lost)
+        elif not state.drafts:
+            state.process.rest(state.number)
+        state.drafts = False  # until one is asked for again
         work, state.work = state.work, NO_WORK
         return work
 
     def on_early(self, state: MirrorState, tree: DraftTree, logits: torch.Tensor) -> None:
         """The window of the text as it is was taken, or is not wanted: what follows now are those behind the draft."""
-        if (process := state.process) is None or not self._free(state):
+        if (process := state.process) is None or not state.drafts or not self._free(state):
             return
         kappa = min([self.kappa, *(most for texts, most in NARROWER if self._open >= texts)])
         found = outcomes(logits, tree, state.context, state.outlook, kappa=kappa, shared=self.shape.shared)
@@ -261,7 +267,7 @@ class Mirror(Drafter):
             if state.early:
                 spent, state.early = now - state.early, 0.0
                 self._rest += NEWEST * (spent - (self._rest or spent)) if self._rest else spent
-            if verdict.tokens and state.context.finish is None and self._free(state):
+            if verdict.tokens and state.drafts and state.context.finish is None and self._free(state):
                 self._go(state)
         for state, verdict, scores in seen:  # only now: the draft model is at work
             foreseen, state.foreseen = state.foreseen, None
@@ -278,6 +284,9 @@ class Mirror(Drafter):
         return drafts
 
     def _draft(self, state: MirrorState, until: float) -> DraftTree:
+        state.drafts = True
+        if state.process is not None:
+            state.process.wake(state.number)
         if state.owed != len(state.context):
             if not self._free(state):
                 return EMPTY

@@ -192,8 +192,8 @@ class DraftProcess:
         self._sending: Tray[int] = Tray(partial(_say_closed, begun.link, inbox))
         """Held while something is said. An abandoned text is closed in a finalizer, which must not wait for that."""
         self._numbers, self._taught = count(1), set[str]()
-        self._writers: dict[int, Writer] = {}
-        """Of each open text, the thread that has it."""
+        self._writers: dict[int, Writer | None] = {}
+        """Of each open text, the thread that has it and leaves cores free for its drafts; None while it has none."""
         self._end = weakref.finalize(self, begun.end)
         try:
             self._send(Frame(Kind.READY, 0, 0, Facts(place.facts()).body()))
@@ -242,12 +242,12 @@ class DraftProcess:
     def open(self, facts: dict[str, Any], prompt: Ints) -> int:
         """Begin a text; its number."""
         number, body = next(self._numbers), Facts(facts, prompt).body()
-        self._writers[number] = YIELDED.begin(self._place)
+        self._writers[number] = None
         self._inbox.texts.add(number)
         try:
             self._send(Frame(Kind.OPEN, number, len(prompt), body))
         except BaseException:
-            YIELDED.end(self._place, self._writers.pop(number))
+            del self._writers[number]
             self._inbox.texts.discard(number)
             raise
         return number
@@ -255,11 +255,23 @@ class DraftProcess:
     def tell(self, kind: Kind, text: int, place: int, body: bytes = b"") -> None:
         self._send(Frame(kind, text, place, body))
 
+    def wake(self, text: int) -> None:
+        """Drafts are wanted: the text leaves the draft model's cores free."""
+        if self._writers[text] is None:
+            self._writers[text] = YIELDED.begin(self._place)
+
+    def rest(self, text: int) -> None:
+        """No drafts are wanted for now, so the text may use all cores."""
+        if (writer := self._writers[text]) is not None:
+            self._writers[text] = None
+            YIELDED.end(self._place, writer)
+
     def forget(self, text: int) -> None:
         """The end of a text; nothing is raised where the process is gone. Safe in a finalizer."""
-        if (writer := self._writers.pop(text, None)) is None:
+        if text not in self._writers:
             return
-        YIELDED.end(self._place, writer)
+        self.rest(text)
+        del self._writers[text]
         self._sending.give(text)
 
     def window(

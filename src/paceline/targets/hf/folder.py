@@ -23,12 +23,14 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, Ge
 from paceline.errors import DamagedFile, InputError
 from paceline.files import workplace
 from paceline.files.reading import DESCRIPTION, parse, read_file
+from paceline.targets.hf.rope import UNLIMITED
 from paceline.targets.hf.versions import INSTALLED, refused
 
 CONFIG, GENERATION, INDEX = "config.json", "generation_config.json", "*.safetensors.index.json"
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 SMALL = (CONFIG, GENERATION, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json")
 """JSON files that must hold an object, if they exist."""
+POSITIONS = "max_position_embeddings"
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -37,7 +39,7 @@ SIZES = (
     "num_attention_heads",
     "num_key_value_heads",
     "head_dim",
-    "max_position_embeddings",
+    POSITIONS,
 )
 LAYERS, MOST_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer"), 10_000
 """Fields with the number of layers, and a limit of ten times the layers of the deepest language models. Far beyond it,
@@ -104,6 +106,8 @@ def sizes_of(config: Any) -> dict[str, list[int]]:
     text = config.get_text_config()
     layers = _layer_configs(text)
     found = {name: [getattr(layer, name, None) for layer in layers] for name in SIZES}
+    if found[POSITIONS][0] == UNLIMITED:
+        del found[POSITIONS]
     sizes = {name: [size for size in each if isinstance(size, int)] for name, each in found.items()}
     return {text.attribute_map.get(name, name): list(dict.fromkeys(each)) for name, each in sizes.items()}
 
