@@ -22,7 +22,7 @@ from paceline.errors import InputError
 from paceline.integrations.vllm.settings import SERVED, Settings
 from paceline.targets.pocket.names import NAMES
 
-VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.23"}
+VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.24"}
 """Engine -> the version that its answers hold for."""
 FOREIGN = "pocket-foreign"
 """The one draft model that is known to have another tokenizer without looking into it."""
@@ -316,7 +316,7 @@ def _assisted(ours: Exported, inside: tuple[str, ...]) -> Answer:
     if ours.draft_model == FOREIGN:
         lines.append(f"theirs = AutoTokenizer.from_pretrained({ours.draft_model!r})")
         arguments += ", tokenizer=tokenizer, assistant_tokenizer=theirs"
-        other = "across tokenizers keep to do_sample=False: version 5.23 samples by another law there"
+        other = "across tokenizers keep to do_sample=False: version 5.24 samples by another law there"
     lines += [f"draft.generation_config.{name} = {value!r}" for name, value in settings.items()]
     lines += [f"model.generate(**inputs, {arguments})", *inside]
     notes = (*_lost(ours, PER_TOKEN), other, *_boxed(ours))

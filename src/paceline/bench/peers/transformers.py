@@ -188,7 +188,7 @@ def _checked_for_uag(terms: Terms) -> Vocabulary:
         raise Missing(f"{target.name} came without its tokenizer, which drafts are translated with")
     if not terms.sampling.greedy:
         raise Missing(
-            "at a temperature above 0 transformers 5.23 compares the draft's probabilities with the wrong tokens, "
+            "at a temperature above 0 transformers 5.24 compares the draft's probabilities with the wrong tokens, "
             "so its text follows another distribution; measure it at temperature 0"
         )
     if terms.sampling.adjusts:
