@@ -54,6 +54,17 @@ class LayerRows:
         self.values[:, :, start:end] = values
         self.filled = end
 
+    def make_room(self, end: int, used: int, heads: int, width: int) -> None:
+        """Buffers for rows up to ``end``, of which the first ``used`` are kept."""
+        if self.keys is None or self.values is None:
+            self.capacity = max(self.capacity, end)
+            like = torch.empty((1, heads, 1, width))
+            self.keys, self.values = _room(like, self.capacity), _room(like, self.capacity)
+        elif end > self.capacity:
+            self.capacity = max(end, 2 * self.capacity)
+            self.keys, self.values = _moved(self.keys, self.capacity, used), _moved(self.values, self.capacity, used)
+        self.filled = end
+
     @property
     def heads(self) -> int:
         assert self.keys is not None, "a layer has buffers once rows are written"
@@ -99,6 +110,14 @@ class CacheRows(Rows):
         if rows is None:
             rows = self.layers[layer] = LayerRows(self._capacity)
         rows.write(self.committed + self.tentative - keys.shape[2], keys, values)
+        return rows
+
+    def room(self, layer: int, heads: int, width: int) -> LayerRows:
+        """A layer's buffers in float32, with room for the rows that were last noted, which somebody else writes."""
+        rows = self.layers.get(layer)
+        if rows is None:
+            rows = self.layers[layer] = LayerRows(self._capacity)
+        rows.make_room(self.committed + self.tentative, self.committed, heads, width)
         return rows
 
     def _copy(self, other: Rows, count: int) -> None:

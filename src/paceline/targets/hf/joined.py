@@ -19,24 +19,24 @@ class JointLinear:
     """Several linear layers as one. Not a module, so the model does not list it."""
 
     def __init__(self, layer: nn.Linear | PackedLinear) -> None:
-        self._layer = layer
+        self.layer = layer
         self.slices: list[LinearSlice] = []
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self._layer(rows)
+        result: torch.Tensor = self.layer(rows)
         return result
 
     @property
     def nbytes(self) -> int:
         """Bytes of all layers."""
-        if isinstance(self._layer, PackedLinear):
-            return self._layer.nbytes
-        return self._layer.weight.nbytes
+        if isinstance(self.layer, PackedLinear):
+            return self.layer.nbytes
+        return self.layer.weight.nbytes
 
     @property
     def weight(self) -> torch.Tensor:
         """Of all layers, one below the other; read-only."""
-        return self._layer.weight
+        return self.layer.weight
 
 
 class LinearSlice(PackedLinear):
@@ -51,7 +51,7 @@ class LinearSlice(PackedLinear):
         self.identity = identity(layer.weight)
         self.joint = joint
         start = sum(other.out_features for other in joint.slices)
-        self._rows = slice(start, start + layer.out_features)
+        self.rows = slice(start, start + layer.out_features)
         joint.slices.append(self)
 
     @property
@@ -59,10 +59,10 @@ class LinearSlice(PackedLinear):
         return self.joint.nbytes * self.out_features // sum(part.out_features for part in self.joint.slices)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.joint(rows)[..., self._rows]
+        return self.joint(rows)[..., self.rows]
 
     def unpacked_weight(self) -> torch.Tensor:
-        return self.joint.weight[self._rows].detach().clone()
+        return self.joint.weight[self.rows].detach().clone()
 
 
 Make = Callable[[nn.Linear], nn.Linear | PackedLinear | None]

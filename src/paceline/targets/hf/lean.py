@@ -97,7 +97,7 @@ class Lean(ForwardPath):
             options = AttentionOptions(layer.attention.scaling, layer.window(layer.attention))
             mixed = rows.attend(place, query, options).transpose(1, 2)
             if ends:
-                states, mixed = _select(outputs.logit_rows, states), _select(outputs.logit_rows, mixed)
+                states, mixed = select(outputs.logit_rows, states), select(outputs.logit_rows, mixed)
             states = states + layer.out(mixed.reshape(1, states.shape[1], -1))
             states = states + self._mlp(layer, operations.norm(states, layer.between))
         if last not in outputs.want.hidden:
@@ -105,7 +105,7 @@ class Lean(ForwardPath):
         taps.hidden[last] = operations.norm(states, modules.norm)[0]
         if not outputs.logits:
             return Found(None, taps)
-        return Found(modules.head(_select(outputs.logit_rows, taps.hidden[last][None]))[0], taps)
+        return Found(modules.head(select(outputs.logit_rows, taps.hidden[last][None]))[0], taps)
 
     def _query(self, layer: Layer, place: int, given: torch.Tensor, cos_sin: CosSin, rows: KVCache) -> torch.Tensor:
         """Queries ``[1, heads, n, width]`` of one layer; writes its keys and values to the cache."""
@@ -149,7 +149,7 @@ CosSin = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines ``[n, 1, width]`` of each row's rotary angles; sines of the first half of a head are negated."""
 
 
-def _select(rows: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
+def select(rows: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
     """The packed rows of these numbers, or all."""
     return states if rows is None else states[:, rows.to(states.device)]
 

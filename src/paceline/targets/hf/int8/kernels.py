@@ -31,6 +31,12 @@ EXACT_SUM = 2**24 // (LARGEST * FARTHEST)
 EXACT_HALF = 2**24 // (64 * FARTHEST)
 """So many products of a weight and half of a row's number."""
 TRIED_ROWS = (1, 2, 3, 5, 8, 17, 40)
+COMPILED_INPUTS = 32
+"""Layers whose inputs are a multiple of this have a compiled kernel: of the widest vectors that it uses."""
+OTHERS = 40
+"""Torch's operations of a layer of the lean path for each of its products."""
+SHOWN = 150
+"""Characters of another library's error."""
 TIMED = (1024, 8192)
 """Inputs and outputs of the weight that kernels are timed with."""
 FAILS = (RuntimeError, AttributeError, NotImplementedError)
@@ -159,24 +165,79 @@ def added(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return total
 
 
+class Compiled(Product):
+    """Our own, which a whole forward is compiled with (`fused`), over the weight as it is."""
+
+    def __init__(self, weight: torch.Tensor, scales: torch.Tensor) -> None:
+        from paceline.targets.hf.fused.product import product
+
+        super().__init__(weight, scales)
+        self.integers, self._product = weight.contiguous(), product
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        return self._product(rows, self.integers, self.scales)
+
+    def weight(self) -> torch.Tensor:
+        return self.integers
+
+
 KERNELS: tuple[type[Product], ...] = (Fbgemm, OneDNN, FbgemmHalves, Plain)
 
 
 @cache
-def fastest(threads: int) -> type[Product]:
+def fastest(threads: int, *, compiled: bool = False) -> type[Product]:
     """The fastest of the exact kernels on this processor with so many threads."""
-    return chosen([kernel for kernel in KERNELS if is_exact(kernel)] or [InFloats])
+    own = [Compiled] if compiled and obstacle() is None else []
+    return chosen([*own, *filter(is_exact, KERNELS)] or [InFloats])
+
+
+def kernel_for(inputs: int, threads: int) -> type[Product]:
+    """The kernel of a layer with so many inputs."""
+    return fastest(threads, compiled=inputs % COMPILED_INPUTS == 0)
+
+
+@cache
+def obstacle() -> str | None:
+    """Why nothing is compiled here, in a few words, if so."""
+    try:
+        import numba
+    except ImportError:
+        return "numba is not installed"
+    except Exception as error:
+        return f"numba cannot be used ({_short(error)})"
+    try:
+        exact = is_exact(Compiled)
+    except Exception as error:
+        return f"numba {numba.__version__} does not compile it ({_short(error)})"
+    return None if exact else f"numba {numba.__version__} compiles wrong sums"
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:SHOWN]
 
 
 def chosen(kernels: Sequence[type[Product]], clock: Callable[[], float] = time.perf_counter) -> type[Product]:
-    """The kernel with the least time over a single row and over drafts, each as a share of the quickest."""
+    """The kernel with the least time over a single row and over drafts, each as a share of the quickest. Those that are
+    not compiled together with the rest of a forward are timed with torch's operations for that rest."""
     if len(kernels) == 1:
         return kernels[0]
     inputs, outputs = TIMED
     weight = torch.ones(outputs, inputs, dtype=torch.int8)
     products = [kernel(weight, torch.ones(outputs)) for kernel in kernels]
-    took = relative(products, [torch.ones(max(ROWS), inputs)] * len(products), clock)
+    layers = [product if isinstance(product, Compiled) else _among_others(product) for product in products]
+    took = relative(layers, [torch.ones(max(ROWS), inputs)] * len(products), clock)
     return kernels[took.index(min(took))]
+
+
+def _among_others(product: Product) -> Callable[[torch.Tensor], object]:
+    spare = torch.zeros(1, TIMED[0])
+
+    def computed(rows: torch.Tensor) -> None:
+        product(rows)
+        for _ in range(OTHERS):
+            spare.add_(1.0)
+
+    return computed
 
 
 @torch.no_grad()

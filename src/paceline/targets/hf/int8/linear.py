@@ -7,7 +7,7 @@ import hashlib
 import torch
 from torch import nn
 
-from paceline.targets.hf.int8.kernels import LARGEST, fastest
+from paceline.targets.hf.int8.kernels import LARGEST, kernel_for
 from paceline.targets.hf.packed import PackedLinear, identity
 
 Integers = tuple[torch.Tensor, torch.Tensor]
@@ -27,7 +27,8 @@ class Int8Linear(PackedLinear):
         self.bias = layer.bias
         self.tied = tied
         self.identity = hashlib.sha256(b"int8" + _origin(layer, integers)).digest()
-        self.product = fastest(torch.get_num_threads())(*integers or quantized(layer.weight.detach()))
+        kernel = kernel_for(self.in_features, torch.get_num_threads())
+        self.product = kernel(*integers or quantized(layer.weight.detach()))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         shape = rows.shape[:-1]

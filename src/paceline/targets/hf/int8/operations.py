@@ -8,8 +8,8 @@ that every order gives the same, or they are a kernel's that takes each row by i
   in which order and beside which rows, does not matter.
 - *Mixed values.* Weights are rounded to multiples of 2^-21 of the largest, values to a step that follows from the
   layer's weights, so that their sums over the whole context add up exactly in float64. Both sums of a softmax do.
-- *Norms* reduce every row by itself. *Exponentials* are the only elementwise function that is not correctly rounded;
-  torch's is the same wherever a value lies in an array, its sigmoid is not. `is_uniform` tries both at load.
+- *Norms* and *exponentials* are computed in doubles and rounded once, so that libraries whose doubles differ in the last
+  bits find the same floats: this module and the compiled forwards of `fused`. `is_uniform` tries torch's at load.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ class ExactOperations(Operations):
     def __init__(self, modules: LlamaModules, context_length: int | None) -> None:
         length = math.ceil(math.log2(context_length or LONGEST))
         bits = DOUBLE_BITS - WEIGHT_BITS - length
-        self._value_steps = {
+        self.value_steps = {
             layer.attention.layer_idx: step_below(largest_value(layer), bits) for layer in modules.layers
         }
 
     def cache(self, segments: Sequence[Segment]) -> KVCache:
-        return ExactKVCache(segments, self._value_steps)
+        return ExactKVCache(segments, self.value_steps)
 
     def rounded(self, heads: torch.Tensor) -> torch.Tensor:
         return coarse(heads)
 
     def norm(self, states: torch.Tensor, norm: Any) -> torch.Tensor:
-        return torch.rms_norm(states, states.shape[-1:], norm.weight, norm.variance_epsilon)
+        return normed(states, norm.weight, norm.variance_epsilon)
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, act: Any) -> torch.Tensor:
         """SiLU by the exponential, for torch's own is not uniform."""
-        return (gate / gate.neg().exp_().add_(1.0)).mul_(up)
+        return (gate / exponential(-gate).add_(1.0)).mul_(up)
 
 
 class ExactKVCache(KVCache):
@@ -131,10 +131,22 @@ def mixed(
     scores = torch.bmm(query.reshape(shared, -1, width), keys.transpose(1, 2)).mul_(scale)
     if hidden is not None:
         scores.view(shared, -1, n, keys.shape[1])[..., -hidden.shape[1] :].masked_fill_(hidden, float("-inf"))
-    weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+    weights = exponential(scores.sub_(scores.amax(-1, keepdim=True)))
     weights = to_steps(weights, 2.0**-WEIGHT_BITS).double()
     found = torch.bmm(weights, values).div_(weights.sum(-1, keepdim=True))
     return found.float().view(1, heads, n, width)
+
+
+def normed(states: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """A root-mean-square norm in doubles, rounded once."""
+    wide = states.double()
+    factor = (wide.square().mean(-1, keepdim=True) + eps).sqrt_().reciprocal_()
+    return wide.mul_(factor).mul_(weight.double()).float()
+
+
+def exponential(values: torch.Tensor) -> torch.Tensor:
+    """In doubles, rounded once."""
+    return values.double().exp_().float()
 
 
 def coarse(heads: torch.Tensor) -> torch.Tensor:
@@ -173,9 +185,9 @@ def largest_value(layer: Layer) -> float:
 def is_uniform() -> bool:
     """Whether torch's exponential and norm give a row the same bits wherever it lies; tried once."""
     values = torch.linspace(-90.0, 40.0, 4099)
-    apart = torch.cat([value.clone().exp_() for value in values.split(1)])
-    moved = all(torch.equal(values[first:].clone().exp_(), apart[first:]) for first in range(1, 40))
-    rows = torch.linspace(-3.0, 3.0, 64 * 1031).cos().view(64, 1031)
-    normed = torch.cat([torch.rms_norm(row, (1031,), None, 1e-6) for row in rows.split(1)])
-    together = all(torch.equal(torch.rms_norm(rows[:n], (1031,), None, 1e-6), normed[:n]) for n in (2, 7, 64))
-    return torch.equal(values.clone().exp_(), apart) and moved and together
+    apart = torch.cat([exponential(value) for value in values.split(1)])
+    moved = all(torch.equal(exponential(values[first:]), apart[first:]) for first in range(1, 40))
+    rows, weight = torch.linspace(-3.0, 3.0, 64 * 1031).cos().view(64, 1031), torch.ones(1031)
+    alone = torch.cat([normed(row, weight, 1e-6) for row in rows.split(1)])
+    together = all(torch.equal(normed(rows[:n], weight, 1e-6), alone[:n]) for n in (2, 7, 64))
+    return torch.equal(exponential(values), apart) and moved and together

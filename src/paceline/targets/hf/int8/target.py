@@ -13,17 +13,19 @@ from torch import nn
 
 from paceline.errors import InputError, UnsupportedModel
 from paceline.targets.base import Request
+from paceline.targets.hf.int8.kernels import Compiled
+from paceline.targets.hf.int8.kernels import obstacle as why_not_compiled
 from paceline.targets.hf.int8.linear import Int8Linear, Integers
 from paceline.targets.hf.int8.linear import quantized as rounded
 from paceline.targets.hf.int8.operations import LONGEST, ExactOperations, is_uniform
-from paceline.targets.hf.joined import join
+from paceline.targets.hf.joined import LinearSlice, join
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.variants import VARIANTS, Inspection
 from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
-from paceline.tree import DraftTree
+from paceline.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
     from paceline.targets.hf.int8.stored import Stored  # needs transformers, which bundled models do without
@@ -51,12 +53,35 @@ class Int8Target(HFTarget):
         self._own = OwnForward(model, None, Mode.PACKED)
         inspection = Inspection(model)
         assert inspection.modules is not None, "only models of a known structure are quantised"
-        lean = Lean(self._own, inspection, ExactOperations(inspection.modules, self.context_length))
-        self.paths = [lean, NoPath(name)]
+        operations = ExactOperations(inspection.modules, self.context_length)
+        self.paths = [self._compiled(inspection, operations) or Lean(self._own, inspection, operations), NoPath(name)]
         if not self._rows_are_alike():
             raise UnsupportedModel(
                 f"{name} cannot be quantised: torch's kernels here let its rows depend on each other"
             )
+
+    def _compiled(self, inspection: Inspection, operations: ExactOperations) -> Lean | None:
+        """The path that computes a forward in one call, where all of it can be compiled and finds the same bits."""
+        products = [part.product for part in self.model.modules() if isinstance(part, Int8Linear)]
+        products += [part.joint.layer.product for part in self.model.modules() if isinstance(part, LinearSlice)]
+        if not all(isinstance(product, Compiled) for product in products):
+            return None
+        from paceline.targets.hf.fused.path import Fused
+
+        paths = Fused(self._own, inspection, operations), Lean(self._own, inspection, operations)
+        found = [self._tried(path) for path in paths]
+        return paths[0] if torch.equal(*found) else None
+
+    @torch.no_grad()
+    def _tried(self, path: ForwardPath) -> torch.Tensor:
+        """Logits of a tree behind a short text."""
+        tokens, rows = np.arange(TRIED) % self.vocab_size, self.open()
+        half = min(TRIED, self.context_length or TRIED) // 2
+        tree = DraftTree.build(tokens[: half - 1], [ROOT, ROOT, *range(half - 3)][: half - 1])
+        with self.using(path):
+            self.forward([Request.of_prompt(rows, tokens[:half])])
+            rows.keep(range(half))
+            return self.forward([Request.of_tree(rows, int(tokens[half]), tree)])[0].logits
 
     @torch.no_grad()
     def _rows_are_alike(self) -> bool:
@@ -108,7 +133,8 @@ def quantized(target: HFTarget, stored: Stored | None = None) -> Int8Target:
     note = None if stored is None else stored.note(target.model)
     target.paths = []  # they hold the layers in floats
     ours = Int8Target(target.model, name=target.name, like=target, stored=stored)
-    ours.note = note
+    slow = None if (why := why_not_compiled()) is None else f"{why}, so 8-bit integers are computed more slowly"
+    ours.note = "; ".join(filter(None, (note, slow))) or None
     return ours
 
 

@@ -1,0 +1,130 @@
+"""Threads that compute beside the one that asks for it.
+
+They look for work for a short while, since the next forward comes soon, and then sleep until they are woken: an idle
+program uses no processor. Stages take microseconds, so within a forward nobody sleeps.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.forward import SPINS, wait, work
+from paceline.targets.hf.fused.vector import add, compiled, load, longs_at, pause, yields
+
+Table = NDArray[np.int64]
+
+APART = 16
+"""Counters lie so many whole numbers apart, each on a cache line of its own."""
+CALLS, DONE, MEETING, TASK, STOP, ASLEEP = (place * APART for place in range(6))
+WAITS = 100_000
+"""Looks for work before a thread sleeps: a few milliseconds."""
+
+
+@compiled()
+def serve(control: int, thread: int, seen: int) -> int:
+    """Compute what comes until nothing has come for a while; the number of the last call, or -1 at the end."""
+    C, looks = longs_at(control), 0
+    while looks < WAITS:
+        call = load(control + 8 * CALLS)
+        if call == seen:
+            pause()
+            looks += 1
+            if looks % SPINS == 0:
+                yields()
+            continue
+        if C[STOP]:
+            return -1
+        seen, looks = call, 0
+        task = C[TASK]
+        if thread < longs_at(task)[at.THREADS]:
+            work(task, thread)
+        add(control + 8 * DONE, 1)
+    return seen
+
+
+@compiled()
+def lead(control: int, task: int, others: int) -> None:
+    """Compute a job with the others, and wait until they have left it."""
+    work(task, 0)
+    wait(control + 8 * DONE, others)
+
+
+@compiled()
+def raised(address: int, by: int) -> None:
+    add(address, by)
+
+
+@compiled()
+def read(address: int) -> int:
+    return load(address)  # type: ignore[no-any-return]
+
+
+class Team:
+    """Begun when a job first wants more than one thread. One job at a time."""
+
+    def __init__(self) -> None:
+        self._control: Table = np.zeros(6 * APART, np.int64)
+        self._address = self._control.ctypes.data
+        self._threads: list[tuple[threading.Thread, threading.Event]] = []
+        self._busy = threading.Lock()
+        self._calls = 0
+
+    def run(self, job: Table) -> None:
+        """Compute a job with as many threads as it says."""
+        with self._busy:
+            while len(self._threads) < job[at.THREADS] - 1:
+                self._begin()
+            self._control[DONE] = self._control[MEETING] = 0
+            job[at.MEETING] = self._address + 8 * MEETING
+            others = len(self._threads) if job[at.THREADS] > 1 else 0
+            if others:
+                self._control[TASK] = job.ctypes.data
+                self._call()
+            lead(self._address, job.ctypes.data, others)
+
+    def _begin(self) -> None:
+        if not self._threads:
+            atexit.register(self.close)
+        event = threading.Event()
+        arguments = self._control, len(self._threads) + 1, event, self._calls
+        thread = threading.Thread(target=_served, args=arguments, name="forward", daemon=True)
+        self._threads.append((thread, event))
+        thread.start()
+
+    def _call(self) -> None:
+        self._calls += 1
+        raised(self._address + 8 * CALLS, 1)
+        if read(self._address + 8 * ASLEEP):
+            for _, event in self._threads:
+                event.set()
+
+    def close(self) -> None:
+        """End the threads."""
+        with self._busy:
+            self._control[STOP] = 1
+            self._call()
+            for thread, _ in self._threads:
+                thread.join(1.0)
+            self._threads.clear()
+            self._control[STOP] = 0
+
+
+def _served(control: Table, number: int, event: threading.Event, seen: int) -> None:
+    """A thread's life. Before it sleeps it says so and looks once more, so no call is missed."""
+    address = control.ctypes.data
+    while (seen := serve(address, number, seen)) >= 0:
+        raised(address + 8 * ASLEEP, 1)
+        if read(address + 8 * CALLS) == seen:
+            event.wait()
+        event.clear()
+        raised(address + 8 * ASLEEP, -1)
+
+
+TEAM = Team()
+"""Of this process."""
