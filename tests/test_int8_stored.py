@@ -353,6 +353,28 @@ def test_tensors_that_say_more_are_refused(change: Callable[[Tensors], None], se
         opened(own)
 
 
+def whole_norm(tensors: Tensors) -> None:
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.int8)
+    tensors["model.norm.weight_zero"] = torch.zeros(1)
+
+
+def narrow_layer(tensors: Tensors) -> None:
+    tensors[f"{LAYER}.weight"] = tensors[f"{LAYER}.weight"].float().to(torch.float8_e4m3fn)
+    tensors[f"{LAYER}.weight_scale_inv"] = tensors.pop(f"{LAYER}.weight_scale")
+
+
+@pytest.mark.parametrize(("change", "kind"), [(whole_norm, "i8"), (narrow_layer, "f8_e4m3")])
+def test_tensors_that_a_description_leaves_out_are_refused(
+    change: Callable[[Tensors], None], kind: str, own: Path
+) -> None:
+    """Transformers would read them as they are."""
+    tensors = load_file(own / "model.safetensors")
+    change(tensors)
+    save_file(tensors, own / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=rf"numbers of type {kind} .* the quantization_config .* does not say"):
+        opened(own)
+
+
 def test_zeros_that_are_0_change_nothing(folder: Path, own: Path) -> None:
     tensors = load_file(own / "model.safetensors")
     tensors[f"{LAYER}.weight_zero_point"] = torch.zeros(64, 1, dtype=torch.int8)
@@ -418,6 +440,10 @@ def narrow(tensors: Tensors) -> Tensors:
     return {key: part.float().to(floats) if part.dtype is torch.int8 else part for key, part in tensors.items()}
 
 
+def narrow_by_another_name(tensors: Tensors) -> Tensors:
+    return {key.replace(".weight_scale", ".scale_weight"): part for key, part in narrow(tensors).items()}
+
+
 def unnamed(tensors: Tensors) -> Tensors:
     """Without the first part of every name, which transformers adds."""
     return {key.removeprefix("model."): part for key, part in tensors.items()}
@@ -435,6 +461,7 @@ GARBAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a short name": (rewritten(unnamed), I8),
     "another integer": (rewritten(one_bias), "numbers of type i32 for weights"),
     "narrow floats": (rewritten(narrow), F8),
+    "scales by another name": (rewritten(narrow_by_another_name), F8),
     "a pickle": (as_pickle, "numbers of type int8 for weights"),
     "in pieces": (in_pieces, I8),
     "code of its own": (with_code, I8),

@@ -443,6 +443,32 @@ def test_a_text_leaves_the_draft_models_cores_free(lm: LanguageModel) -> None:
         torch.set_num_threads(had)
 
 
+def test_other_threads_keep_theirs_and_a_text_may_change_its_thread(lm: LanguageModel) -> None:
+    def threads() -> int:
+        return ThreadPoolExecutor(1).submit(torch.get_num_threads).result()
+
+    had, fewer = torch.get_num_threads(), max(1, min(2, len(usable_cores()) - 1))
+    torch.set_num_threads(2)
+    drafter = drafter_module.Mirror(model=DRAFT)
+    drafter.fit(lm.target, lm.vocabulary)
+    try:
+        state = drafter.open(context_of([1, 2, 3]))
+        drafter.propose([Ask(state, Budget(7, 7))])
+        assert torch.get_num_threads() == fewer
+        assert threads() == 2, "a thread that begins meanwhile has all"
+        with ThreadPoolExecutor(1) as other:
+            other.submit(drafter.propose, [Ask(state, Budget(7, 7))]).result()
+            assert other.submit(torch.get_num_threads).result() == fewer
+            other.submit(drafter.close, state).result()
+            assert other.submit(torch.get_num_threads).result() == 2
+        drafter.close(drafter.open(context_of([1, 2, 3])))
+        drafter.propose([Ask(last := drafter.open(context_of([1, 2, 3])), Budget(7, 7))])
+        drafter.close(last)
+        assert torch.get_num_threads() == 2, "from its next text on"
+    finally:
+        torch.set_num_threads(had)
+
+
 class FirstHalf(Planner):
     """Asks for drafts in the first rounds alone; the drafter is shown every round."""
 

@@ -253,6 +253,8 @@ def test_a_family_that_fails_in_a_newer_transformers_names_its_version(
     assert why in (sentence := refusal(model))
     assert sentence.endswith("; choose another model")
     major, minor = versions.NEWEST
+    monkeypatch.setattr(versions, "INSTALLED", f"{major}.{minor + 1}rc1")
+    assert why in refusal(model)
     monkeypatch.setattr(versions, "INSTALLED", f"{major}.{minor + 1}.0")
     assert why in (sentence := refusal(model))
     version = f"transformers {major}.{minor + 1}.0 is newer than {major}.{minor}, the newest that this release of "

@@ -490,6 +490,16 @@ def test_a_spoiled_head_is_one_sentence(tmp_path: Path, said: str) -> None:
         read_head(tmp_path)
 
 
+def test_a_rank_that_is_no_number_is_one_sentence(tmp_path: Path) -> None:
+    write_head(tmp_path, RecurrentHead(SMALL))
+    config = tmp_path / "config.json"
+    content = json.loads(config.read_text())
+    content["paceline"]["rank"] = True
+    config.write_text(json.dumps(content))
+    with pytest.raises(DamagedFile, match="rank and kept are whole numbers, not True"):
+        read_head(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("field", "said"),
     [

@@ -54,6 +54,7 @@ COST = (
 )
 INSIDE: tuple[str, ...] = (ONE_LINE, INSTALLED, NO_NOISE, COST)
 AUTO = "suffix+foresight"
+VLLM_MODEL = ("vLLM drafts with that model itself: paceline export vllm assistant, with the same options",)
 AUTO_INSIDE = f"of auto these parts draft inside vLLM: {AUTO}, and dictionaries that you name; no draft model, no head"
 SHIPPED = "the dictionaries that come with paceline are for its own models; name those of your model with --dict"
 REFUSED = "requests with min_p or logit_bias are refused while it drafts"
@@ -218,7 +219,7 @@ def _inside_vllm(ours: Exported) -> Answer | None:
     """Our own drafter as a class of vLLM's; None for methods that cannot serve there."""
     spec, notes = absolute(ours.spec), INSIDE
     if ours.drafter.name == "auto":
-        spec, notes = _auto_inside(ours), (AUTO_INSIDE, *notes)
+        spec, notes = _auto_inside(ours), (AUTO_INSIDE, *(VLLM_MODEL if ours.draft_model else ()), *notes)
     names = {*methods_in(spec)}
     if not names <= {*SERVED}:
         return None

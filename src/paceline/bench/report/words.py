@@ -18,6 +18,8 @@ MINUS = "−"
 DEFAULT = "auto"
 LONGEST = 44
 """Characters of a name in a sentence."""
+UNTOLD = 4
+"""An interval whose ends lie so many times apart says nothing of a speed."""
 
 
 def times(value: float | None) -> str:

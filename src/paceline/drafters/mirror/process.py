@@ -62,28 +62,35 @@ class Yielded:
     on a core that another process uses holds up all others."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a text that is abandoned ends in a finalizer, maybe inside of `begin`
+        self._tray: Tray[tuple[Place, Writer]] = Tray(self._ended)
         self._busy: Counter[Place] = Counter()
         self._here = threading.local()
 
     def begin(self, place: Place) -> Writer:
         import torch
 
-        with self._lock:
+        with self._tray.held():
             writer = self._writer()
             if not writer.texts and not writer.had:
                 writer.had = torch.get_num_threads()
             writer.texts += 1
             self._busy[place] += 1
-            self._share_out(writer)
+        self._share_out(writer)
         return writer
 
     def end(self, place: Place, writer: Writer) -> None:
-        """A text of ``writer`` has ended, maybe in another thread."""
-        with self._lock:
-            writer.texts -= 1
-            self._busy -= Counter([place])
-            self._share_out(self._writer())
+        """A text of ``writer`` has ended, maybe in another thread. Safe in a finalizer."""
+        self._tray.give((place, writer))
+        self._share_out(self._writer())
+
+    def _ended(self, ended: tuple[Place, Writer]) -> None:
+        place, writer = ended
+        writer.texts -= 1
+        self._busy -= Counter([place])
+
+    def is_here(self, writer: Writer) -> bool:
+        """Whether this is the thread's own."""
+        return self._writer() is writer
 
     def _writer(self) -> Writer:
         if not hasattr(self._here, "writer"):
@@ -97,11 +104,25 @@ class Yielded:
 
         if not writer.had:
             return
-        taken = {core for place in self._busy for core in place.cpus} if writer.texts else set()
+        taken = {core for place in list(self._busy) for core in place.cpus} if writer.texts else set()
         least = min(writer.had, len(usable_cores()) - len(taken)) if taken else writer.had
-        torch.set_num_threads(max(1, least))
+        if torch.get_num_threads() != (wanted := max(1, least)):
+            torch.set_num_threads(wanted)
+            if wanted < writer.had:
+                _begin_others_with(writer.had)
         if not writer.texts:
             writer.had = 0
+
+
+def _begin_others_with(threads: int) -> None:
+    """Torch begins each thread with the number that was last set, in whichever thread, so it is set once more in one
+    that ends."""
+    import torch
+
+    with contextlib.suppress(RuntimeError):  # at the end of the program none begins
+        setter = threading.Thread(target=torch.set_num_threads, args=(threads,), name="threads of torch")
+        setter.start()
+        setter.join()
 
 
 YIELDED = Yielded()
@@ -256,8 +277,10 @@ class DraftProcess:
         self._send(Frame(kind, text, place, body))
 
     def wake(self, text: int) -> None:
-        """Drafts are wanted: the text leaves the draft model's cores free."""
-        if self._writers[text] is None:
+        """Drafts are wanted: the thread that has the text now leaves the draft model's cores free."""
+        writer = self._writers[text]
+        if writer is None or not YIELDED.is_here(writer):
+            self.rest(text)
             self._writers[text] = YIELDED.begin(self._place)
 
     def rest(self, text: int) -> None:

@@ -65,6 +65,8 @@ class _Own:
     trained: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if any(type(size) is not int for size in (self.rank, self.kept)):
+            raise ValueError(f"rank and kept are whole numbers, not {self.rank!r} and {self.kept!r}")
         if self.noise not in (None, *NOISES):
             raise ValueError(f"noise is {self.noise!r}, and a head has {' or '.join(NOISES)}")
 

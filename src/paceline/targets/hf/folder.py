@@ -10,7 +10,8 @@ import copy
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 SINGLE = "model.safetensors"
 NARROW = ("f4", "f6", "f8", "float4", "float8")
 """Types of floats that are stored with scales, as files name them."""
+OF_SCALE = re.compile(r"[._]scale[^.]*$")
+"""The end of the name of a weight's scales."""
 TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "merges.txt")
 """Files of a tokenizer. Without any, transformers makes an empty tokenizer from the model's type."""
 ORIGINAL = "use the original model, with --quantize int8 for 8-bit integers"
@@ -233,13 +236,15 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
-def check_floats(name: str, folder: Path, model: PreTrainedModel) -> None:
+def check_floats(name: str, folder: Path, model: PreTrainedModel, known: Container[str] | None = None) -> None:
     """Refuse integers, and narrow floats with scales, for weights that the model holds as floats: transformers would
-    read them as they are."""
+    read them as they are. ``known`` are the tensors of which the configuration says what they stand for, if any."""
     types = {key: kind.lower() for path in weight_files(folder) for key, kind in _types(path).items()}
+    if known is not None:
+        types = {key: kind for key, kind in types.items() if key not in known}
     lead = f"{model.base_model_prefix}."
     floats = {key.removeprefix(lead) for key, weight in model.named_parameters() if weight.is_floating_point()}
-    scaled = {key.partition("_scale")[0] for key in types if "_scale" in key}
+    scaled = {stem + end for key in types if (stem := OF_SCALE.sub("", key)) != key for end in ("", ".weight")}
     wrong = [
         key
         for key, kind in sorted(types.items())
@@ -249,8 +254,9 @@ def check_floats(name: str, folder: Path, model: PreTrainedModel) -> None:
     if wrong:
         raise InputError(
             f"{name} stores numbers of type {types[wrong[0]]} for weights that the model computes with in floats "
-            f"({listed(wrong)}), and no quantization_config in its config.json says what they stand for; get the "
-            f"config.json that belongs to them, or {ORIGINAL}"
+            f"({listed(wrong)}), and {'no' if known is None else 'the'} quantization_config in its config.json "
+            f"{'says' if known is None else 'does not say'} what they stand for; get the config.json that belongs to "
+            f"them, or {ORIGINAL}"
         )
 
 

@@ -99,6 +99,7 @@ def load_target(
     if layout is not None:
         stored = Stored(name, _folder(name, options), layout)
         stored.scale(loaded)
+        folder.check_floats(name, _folder(name, options), loaded, known=stored.tensors)
         extra = stored.left(extra)
     if extra:
         warnings.warn(folder.unused(name, extra), UserWarning, stacklevel=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import transformers
 
 INSTALLED = transformers.__version__
@@ -13,7 +15,7 @@ def refused(sentence: str, advice: str = "", model_class: type | None = None) ->
     """A sentence that refuses a model, with what helps: an older transformers, if the installed one is newer than those
     that were tested and the class may be its own, or else the ``advice``."""
     theirs = model_class is None or model_class.__module__.startswith("transformers.models.")
-    if theirs and tuple(map(int, INSTALLED.split(".")[:2])) > NEWEST:
+    if theirs and tuple(map(int, re.findall(r"\d+", INSTALLED)[:2])) > NEWEST:
         major, minor = NEWEST
         advice = (
             f"transformers {INSTALLED} is newer than {major}.{minor}, the newest that this release of paceline was "

@@ -200,6 +200,9 @@ class Stored:
         scaled = {key.removesuffix(layout.scales) for key in self._files if key.endswith(layout.scales)}
         self.layers = frozenset(layer for layer in scaled if layer + layout.integers in self._files)
         """Names of the layers in integers."""
+        parts = (layout.integers, layout.scales, layout.zeros)
+        self.tensors = frozenset(layer + part for layer in self.layers for part in parts)
+        """Names of what these consist of."""
 
     def scale(self, model: nn.Module) -> None:
         """Turn a model into which the integers were loaded into the floats they stand for, and check what they say."""
