@@ -342,13 +342,13 @@ def test_rows_that_are_no_numbers_end_with_the_window_in_a_draft_as_in_single_ro
     assert 0 < int(found.isnan().all(1).sum()) < len(line)
 
 
-@pytest.mark.parametrize("kernel", [InFloats, *kernels.KERNELS])
+@pytest.mark.parametrize("kernel", [InFloats, kernels.Compiled, *kernels.KERNELS])
 def test_a_row_that_is_no_number_stays_alone_in_a_product(
     kernel: type[Product], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_exact(kernel):
         pytest.skip(f"this processor has no exact {kernel.__name__}")
-    monkeypatch.setattr("paceline.targets.hf.int8.linear.fastest", lambda threads: kernel)
+    monkeypatch.setattr("paceline.targets.hf.int8.linear.kernel_for", lambda inputs, threads: kernel)
     layer, rows = Int8Linear(torch.nn.Linear(64, 8)), torch.randn(7, 64)
     wanted = layer(rows)
     rows[2, 5], rows[4, 5] = float("nan"), float("inf")
@@ -546,12 +546,12 @@ def test_kernels_that_are_not_uniform_refuse(folder: Path, monkeypatch: pytest.M
 # --- texts --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kernel", [InFloats, *kernels.KERNELS])
+@pytest.mark.parametrize("kernel", [InFloats, kernels.Compiled, *kernels.KERNELS])
 def test_kernels_agree_on_a_models_rows(kernel: type[Product], monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit by bit, so that the one that is chosen does not show in a text."""
     if not is_exact(kernel):
         pytest.skip(f"this processor has no exact {kernel.__name__}")
-    monkeypatch.setattr("paceline.targets.hf.int8.linear.fastest", lambda threads: kernel)
+    monkeypatch.setattr("paceline.targets.hf.int8.linear.kernel_for", lambda inputs, threads: kernel)
     text = tokens(CONTEXT)
     ours, wanted = (
         rows_of(in_integers(load_quietly(build("llama"))), text, text),

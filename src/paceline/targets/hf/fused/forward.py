@@ -124,7 +124,9 @@ def forward(job: int, thread: int) -> None:
             attended(job, layer, choice[row] if ends else row, row, item % shared, thread)
         met = meet(counter, threads, met)
         for row in range(thread, active, threads):
-            rounded(J[at.MIXED] + 4 * row * heads * size, heads * size, shorts + 2 * row * heads * size, steps + 4 * row)
+            rounded(
+                J[at.MIXED] + 4 * row * heads * size, heads * size, shorts + 2 * row * heads * size, steps + 4 * row
+            )
         if active < count and thread == 0:
             for row in range(active):
                 moved(job, choice[row], row)

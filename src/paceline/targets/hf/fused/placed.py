@@ -73,7 +73,7 @@ class PlacedWeights:
 
     def _parameter(self, module: nn.Module, name: str) -> torch.Tensor | None:
         tensor = module._parameters[name]
-        self._held.append((module._parameters, name, tensor))  # type: ignore[arg-type]
+        self._held.append((module._parameters, name, tensor))
         if tensor is not None:
             assert tensor.dtype == torch.float32 and tensor.is_contiguous(), "what is not quantised is widened"
         return tensor

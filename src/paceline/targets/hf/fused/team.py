@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

@@ -8,8 +8,8 @@ that every order gives the same, or they are a kernel's that takes each row by i
   in which order and beside which rows, does not matter.
 - *Mixed values.* Weights are rounded to multiples of 2^-21 of the largest, values to a step that follows from the
   layer's weights, so that their sums over the whole context add up exactly in float64. Both sums of a softmax do.
-- *Norms* and *exponentials* are computed in doubles and rounded once, so that libraries whose doubles differ in the last
-  bits find the same floats: this module and the compiled forwards of `fused`. `is_uniform` tries torch's at load.
+- *Norms* and *exponentials* are computed in doubles and rounded once: torch and the compiled forwards of `fused`, whose
+  doubles differ in their last bits, find the same floats. `is_uniform` tries torch's at load.
 """
 
 from __future__ import annotations

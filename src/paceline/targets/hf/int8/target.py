@@ -61,16 +61,19 @@ class Int8Target(HFTarget):
             )
 
     def _compiled(self, inspection: Inspection, operations: ExactOperations) -> Lean | None:
-        """The path that computes a forward in one call, where all of it can be compiled and finds the same bits."""
-        products = [part.product for part in self.model.modules() if isinstance(part, Int8Linear)]
-        products += [part.joint.layer.product for part in self.model.modules() if isinstance(part, LinearSlice)]
-        if not all(isinstance(product, Compiled) for product in products):
-            return None
-        from paceline.targets.hf.fused.path import Fused
+        """The path that computes a forward in one call, where all of it can be compiled and finds the same bits. Notes
+        why there is none, unless another kernel is faster."""
+        why = why_not_compiled()
+        whole = [part.joint.layer if isinstance(part, LinearSlice) else part for part in self.model.modules()]
+        if why is None and all(isinstance(layer.product, Compiled) for layer in whole if isinstance(layer, Int8Linear)):
+            from paceline.targets.hf.fused.path import Fused
 
-        paths = Fused(self._own, inspection, operations), Lean(self._own, inspection, operations)
-        found = [self._tried(path) for path in paths]
-        return paths[0] if torch.equal(*found) else None
+            fused, lean = (kind(self._own, inspection, operations) for kind in (Fused, Lean))
+            if torch.equal(self._tried(fused), self._tried(lean)):
+                return fused
+            why = "compiled forwards find other numbers here than torch"
+        self.note = None if why is None else f"{why}, so 8-bit integers are computed more slowly"
+        return None
 
     @torch.no_grad()
     def _tried(self, path: ForwardPath) -> torch.Tensor:
@@ -133,8 +136,7 @@ def quantized(target: HFTarget, stored: Stored | None = None) -> Int8Target:
     note = None if stored is None else stored.note(target.model)
     target.paths = []  # they hold the layers in floats
     ours = Int8Target(target.model, name=target.name, like=target, stored=stored)
-    slow = None if (why := why_not_compiled()) is None else f"{why}, so 8-bit integers are computed more slowly"
-    ours.note = "; ".join(filter(None, (note, slow))) or None
+    ours.note = "; ".join(filter(None, (note, ours.note))) or None
     return ours
 
 
