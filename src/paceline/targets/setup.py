@@ -17,7 +17,10 @@ from paceline.files.shape import Count
 from paceline.targets.base import Target
 
 CPU_INFO = Path("/proc/cpuinfo")
-KERNEL_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "FBGEMM_ENABLE_INSTRUCTIONS")
+KERNEL_LIMITS = (
+    *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "FBGEMM_ENABLE_INSTRUCTIONS"),
+    *("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"),
+)
 """Environment variables that hold libraries below what the processor has; torch says itself what it uses."""
 DIGITS = 16
 """Of a setup's digest."""
@@ -55,11 +58,14 @@ class Setup:
 
 def versions() -> dict[str, str]:
     """Versions of the libraries that seconds depend on."""
+    return {"paceline": __version__, "torch": _version("torch"), "numba": _version("numba")}
+
+
+def _version(package: str) -> str:
     try:
-        torch = version("torch")
+        return version(package)
     except PackageNotFoundError:
-        torch = ""
-    return {"paceline": __version__, "torch": torch}
+        return ""
 
 
 @cache
