@@ -33,8 +33,8 @@ EXACT_HALF = 2**24 // (64 * FARTHEST)
 TRIED_ROWS = (1, 2, 3, 5, 8, 17, 40)
 COMPILED_INPUTS = 32
 """Layers whose inputs are a multiple of this have a compiled kernel: of the widest vectors that it uses."""
-OTHERS = 40
-"""Torch's operations of a layer of the lean path for each of its products."""
+OTHERS, HEAD = 2, 64
+"""Norms, roundings and exponentials of the lean path for each of its products, and the size of a head."""
 SHOWN = 150
 """Characters of another library's error."""
 TIMED = (1024, 8192)
@@ -230,12 +230,17 @@ def chosen(kernels: Sequence[type[Product]], clock: Callable[[], float] = time.p
 
 
 def _among_others(product: Product) -> Callable[[torch.Tensor], object]:
-    spare = torch.zeros(1, TIMED[0])
+    """A product with as many of torch's operations as come with it in a forward of the lean path."""
+    from paceline.targets.hf.int8.operations import coarse, exponential, normed
+
+    weight = torch.ones(TIMED[0])
 
     def computed(rows: torch.Tensor) -> None:
-        product(rows)
+        heads = rows.view(len(rows), -1, HEAD)
+        product(rows.clone())
         for _ in range(OTHERS):
-            spare.add_(1.0)
+            coarse(heads)
+            exponential(normed(rows, weight, 1.0)).add_(rows).mul_(rows).sum(-1)
 
     return computed
 
