@@ -187,6 +187,8 @@ class Multiply:
 
 
 MULTIPLY = Multiply(features())
+AHEAD = 4
+"""The outputs behind those of a tile that are asked for ahead."""
 
 
 def tile(count: int, outputs: int) -> Any:
@@ -237,33 +239,46 @@ class _Tile:
                         builder.store(value, place)
 
     def _loop(self, weight: Any, rows: Any, inputs: Any) -> list[list[Any]]:
-        """Sums by row and output, each spread over a vector."""
+        """Sums by row and output, each spread over a vector. A pass takes a vector of each output, and asks for
+        those of the tile behind this one: outputs are too short for the processor to see where they go on."""
         builder = self._builder
         doubled = builder.shl(inputs, _long(1))
         weights = [builder.add(weight, builder.mul(inputs, _long(output))) for output in range(self._outputs)]
         places = [builder.add(rows, builder.mul(doubled, _long(row))) for row in range(self._count)]
         before, loop, done = builder.block, builder.append_basic_block("inputs"), builder.append_basic_block("summed")
+        ahead = builder.mul(inputs, _long(AHEAD))
         builder.branch(loop)
         builder.position_at_end(loop)
         first = builder.phi(LONG)
         first.add_incoming(_long(0), before)
         totals = [[builder.phi(MULTIPLY.sums) for _ in range(self._outputs)] for _ in range(self._count)]
-        read = [builder.load(self._at(builder.add(place, first), MULTIPLY.bytes), align=1) for place in weights]
-        widened = [builder.sext(values, MULTIPLY.shorts) for values in read]
+        lines = [builder.add(place, first) for place in weights]
+        for line in lines:
+            self._prefetch(builder.add(line, ahead))
+        widened = [
+            builder.sext(builder.load(self._at(line, MULTIPLY.bytes), align=1), MULTIPLY.shorts) for line in lines
+        ]
         offset, sums = builder.shl(first, _long(1)), []
-        for line, place in zip(totals, places, strict=True):
+        for row_totals, place in zip(totals, places, strict=True):
             row = builder.load(self._at(builder.add(place, offset), MULTIPLY.shorts), align=2)
-            sums.append([MULTIPLY.added(builder, *each) for each in zip(line, [row] * len(line), widened, strict=True)])
+            pairs = zip(row_totals, widened, strict=True)
+            sums.append([MULTIPLY.added(builder, total, row, values) for total, values in pairs])
         following = builder.add(first, _long(MULTIPLY.values))
         first.add_incoming(following, loop)
         none = ir.Constant(MULTIPLY.sums, [0] * (MULTIPLY.values // 2))
-        for line, found in zip(totals, sums, strict=True):
-            for total, value in zip(line, found, strict=True):
+        for line, found_line in zip(totals, sums, strict=True):
+            for total, value in zip(line, found_line, strict=True):
                 total.add_incoming(none, before)
                 total.add_incoming(value, loop)
         builder.cbranch(builder.icmp_signed("<", following, inputs), loop, done)
         builder.position_at_end(done)
         return sums
+
+    def _prefetch(self, address: Any) -> None:
+        kinds = [BYTE.as_pointer(), INT, INT, INT]
+        function = _function(self._builder, "llvm.prefetch.p0", ir.VoidType(), kinds)
+        flags = [ir.Constant(INT, value) for value in (0, 3, 1)]  # to be read, kept, data
+        self._builder.call(function, [self._at(address, BYTE), *flags])
 
     def _at(self, address: Any, kind: Any) -> Any:
         return self._builder.inttoptr(address, kind.as_pointer())

@@ -31,10 +31,10 @@ EXACT_SUM = 2**24 // (LARGEST * FARTHEST)
 EXACT_HALF = 2**24 // (64 * FARTHEST)
 """So many products of a weight and half of a row's number."""
 TRIED_ROWS = (1, 2, 3, 5, 8, 17, 40)
-COMPILED_INPUTS = 32
-"""Layers whose inputs are a multiple of this have a compiled kernel: of the widest vectors that it uses."""
 OTHERS, HEAD = 2, 64
 """Norms, roundings and exponentials of the lean path for each of its products, and the size of a head."""
+FAVOUR = 0.7
+"""What a compiled product's time counts: the forward around it saves more than can be timed with one product."""
 SHOWN = 150
 """Characters of another library's error."""
 TIMED = (1024, 8192)
@@ -169,10 +169,10 @@ class Compiled(Product):
     """Our own, which a whole forward is compiled with (`fused`), over the weight as it is."""
 
     def __init__(self, weight: torch.Tensor, scales: torch.Tensor) -> None:
-        from paceline.targets.hf.fused.product import product
+        from paceline.targets.hf.fused.product import in_large_pages, product
 
         super().__init__(weight, scales)
-        self.integers, self._product = weight.contiguous(), product
+        self.integers, self._product = in_large_pages(weight), product
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         return self._product(rows, self.integers, self.scales)
@@ -187,13 +187,17 @@ KERNELS: tuple[type[Product], ...] = (Fbgemm, OneDNN, FbgemmHalves, Plain)
 @cache
 def fastest(threads: int, *, compiled: bool = False) -> type[Product]:
     """The fastest of the exact kernels on this processor with so many threads."""
-    own = [Compiled] if compiled and obstacle() is None else []
+    own = [Compiled] if compiled else []
     return chosen([*own, *filter(is_exact, KERNELS)] or [InFloats])
 
 
 def kernel_for(inputs: int, threads: int) -> type[Product]:
     """The kernel of a layer with so many inputs."""
-    return fastest(threads, compiled=inputs % COMPILED_INPUTS == 0)
+    if obstacle() is not None:
+        return fastest(threads)
+    from paceline.targets.hf.fused.vector import MULTIPLY
+
+    return fastest(threads, compiled=inputs % MULTIPLY.values == 0)
 
 
 @cache
@@ -226,6 +230,7 @@ def chosen(kernels: Sequence[type[Product]], clock: Callable[[], float] = time.p
     products = [kernel(weight, torch.ones(outputs)) for kernel in kernels]
     layers = [product if isinstance(product, Compiled) else _among_others(product) for product in products]
     took = relative(layers, [torch.ones(max(ROWS), inputs)] * len(products), clock)
+    took = [FAVOUR * one if isinstance(each, Compiled) else one for one, each in zip(took, products, strict=True)]
     return kernels[took.index(min(took))]
 
 
