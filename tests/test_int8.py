@@ -28,6 +28,7 @@ from paceline.targets.hf.int8.linear import Int8Linear, quantized
 from paceline.targets.hf.int8.operations import ExactOperations, coarse, step_below, to_steps
 from paceline.targets.hf.int8.target import Int8Target, check_place
 from paceline.targets.hf.int8.target import quantized as in_integers
+from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
@@ -410,8 +411,28 @@ def test_the_check_compares_every_row_that_comes_again() -> None:
 def test_the_check_finds_rows_that_depend_on_others(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, made = PLANTED[planted]
     monkeypatch.setattr(where, name, made)
-    report = checked(target_of("llama"))
+    target = target_of("llama")
+    path: Any = target.paths[0]
+    with target.using(Lean(target._own, path._inspection, path._operations)):
+        report = checked(target)
     assert any("bit" in fault for fault in report.faults)
+
+
+def test_the_check_finds_compiled_rows_that_see_their_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = target_of("llama")
+    if type(target.paths[0]) is Lean:
+        pytest.skip("nothing is compiled here, or another kernel is faster")
+    from paceline.targets.hf.fused import layout, path
+
+    rows_of = path.rows_of
+
+    def seeing(requests: Sequence[Request]) -> Any:
+        table, further = rows_of(requests)
+        table[:, layout.PREFIX] = np.maximum(table[:, layout.PREFIX], table[-1, layout.PREFIX])
+        return table, further
+
+    monkeypatch.setattr(path, "rows_of", seeing)
+    assert any("bit" in fault for fault in checked(target).faults)
 
 
 # --- loading ------------------------------------------------------------------------------------------------

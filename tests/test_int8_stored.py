@@ -118,8 +118,8 @@ def layers_of(target: Int8Target) -> dict[str, tuple[Tensor, Tensor]]:
     found = {}
     for key, part in target._own.model.named_modules():
         if isinstance(part, LinearSlice):
-            joint: Any = part.joint._layer
-            found[key] = joint.product.weight()[part._rows], joint.product.scales[part._rows]
+            joint: Any = part.joint.layer
+            found[key] = joint.product.weight()[part.rows], joint.product.scales[part.rows]
         elif isinstance(part, Int8Linear):
             found[key] = part.product.weight(), part.product.scales
     return found

@@ -575,7 +575,7 @@ def test_a_joined_layer_that_is_called_by_itself_keeps_no_rows_and_no_gradients(
     target = joinable(width=64).pack()
     attention = target.model.model.layers[0].self_attn
     for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
-        layer.joint._layer.requires_grad_(True)
+        layer.joint.layer.requires_grad_(True)
     rows = torch.randn(1, 3, 64)
     with torch.no_grad():
         attention.q_proj(rows)

@@ -145,7 +145,7 @@ def test_where_packed_weights_are_slow_layers_are_joined_as_they_are(no_packing:
     target = paceline.load(folder, tokenizer=None, dtype="float32").target
     layers = [layer for layer in target.model.modules() if isinstance(layer, PackedLinear)]
     assert {type(layer) for layer in layers} == {LinearSlice}
-    assert {type(layer.joint._layer) for layer in layers} == {torch.nn.Linear}
+    assert {type(layer.joint.layer) for layer in layers} == {torch.nn.Linear}
     assert type(target.model.lm_head) is torch.nn.Linear
     line = tokens(9)
     wanted = load_quietly(LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32))
