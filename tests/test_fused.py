@@ -11,16 +11,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import paceline
 from families import build
+from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.hf.fused import placed, product
 from paceline.targets.hf.fused.path import Fused
-from paceline.targets.hf.fused.team import ASLEEP, TEAM
+from paceline.targets.hf.fused.team import ASLEEP, CALLS, TEAM, Team, raised
 from paceline.targets.hf.int8 import kernels
 from paceline.targets.hf.int8.target import Int8Target
 from paceline.targets.hf.int8.target import quantized as in_integers
@@ -150,6 +152,43 @@ def test_a_parameter_that_is_replaced_takes_effect() -> None:
     assert not torch.equal(ours[0], scored(target_of("llama"), fused_of(target_of("llama")))[0])
 
 
+def test_a_draft_that_is_scored_level_by_level_keeps_its_rows_where_memory_grows() -> None:
+    target = target_of("llama")
+
+    def written(path: Lean) -> list[Tensor]:
+        with target.using(path):
+            rows, found = target.open(), []
+            target.submit([Request.of_prompt(rows, tokens(9))]).result()
+            rows.keep(range(9))
+            parents = np.empty(0, np.int64)
+            for level in range(4):
+                fresh = np.array([level - 1, level - 1]) if level < 2 else np.array([2 * level - 1, 2 * level - 2])
+                held, parents = len(parents), np.concatenate([parents, fresh])
+                request = Request(rows, tokens(2, level), parents, held=held)
+                found.append(target.submit([request]).result()[0].logits)
+            return found
+
+    assert all(map(torch.equal, written(fused_of(target)), written(lean_of(target))))
+
+
+def test_layers_that_are_replaced_take_effect_or_are_refused() -> None:
+    target = in_integers(load_quietly(build("llama")))
+    before = scored(target, fused_of(target))
+    layer: Any = target.model.model.layers[0]
+    layer.self_attn.o_proj = target.model.model.layers[1].self_attn.o_proj
+    ours, theirs = scored(target, fused_of(target)), scored(target, lean_of(target))
+    assert all(map(torch.equal, ours, theirs))
+    assert not torch.equal(ours[0], before[0])
+    norm = layer.input_layernorm
+    norm.weight.data = norm.weight.data * 2.0
+    assert not torch.equal(scored(target, fused_of(target))[0], ours[0])
+    hook = layer.mlp.down_proj.register_forward_hook(lambda *_: None)
+    with pytest.raises(InputError, match="hooks or replaces"):
+        target.submit(requests_of(target, NOTHING))
+    hook.remove()
+    assert scored(target, fused_of(target))
+
+
 @pytest.mark.parametrize("planted", ["a neighbour is seen", "another scale"])
 def test_a_forward_with_other_bits_is_not_used(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch's operations are: the text stays."""
@@ -187,6 +226,44 @@ def test_threads_sleep_while_there_is_no_work_and_wake(threads: int) -> None:
         while TEAM._control[ASLEEP] < len(TEAM._threads) and time.monotonic() < until:
             time.sleep(0.01)
         assert TEAM._control[ASLEEP] == len(TEAM._threads) >= 2
+
+
+@pytest.mark.parametrize("threads", [3], indirect=True)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_ctrl_c_leaves_the_threads_in_order(when: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, scales = torch.ones(8, 32, dtype=torch.int8), torch.ones(8)
+    rows, call = torch.ones(2, 32), Team._call
+
+    def interrupted(self: Team) -> None:
+        if when == "after":
+            raised(self._address + 8 * CALLS, 1)
+        raise KeyboardInterrupt
+
+    product.product(rows, weight, scales)
+    for _ in range(3):
+        monkeypatch.setattr(Team, "_call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            product.product(rows, weight, scales)
+        monkeypatch.setattr(Team, "_call", call)
+        assert torch.equal(product.product(rows, weight, scales), torch.full((2, 8), 32.0))
+
+
+@pytest.mark.parametrize("threads", [4], indirect=True)
+def test_fewer_threads_end_those_that_are_left_over(threads: int) -> None:
+    weight, scales, rows = torch.ones(8, 32, dtype=torch.int8), torch.ones(8), torch.ones(2, 32)
+    product.product(rows, weight, scales)
+    assert len(TEAM._threads) == 3
+    torch.set_num_threads(2)
+    assert torch.equal(product.product(rows, weight, scales), torch.full((2, 8), 32.0))
+    assert len(TEAM._threads) == 1
+
+
+def test_numbers_too_small_for_a_step_are_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A division by 0 in a thread would leave the others waiting."""
+    target = in_integers(load_quietly(build("llama")))
+    for layer in fused_of(target).modules.layers:
+        layer.before.weight.data.fill_(1e-45)
+    assert all(bool(each.isfinite().all()) for each in scored(target, fused_of(target)))
 
 
 @pytest.mark.parametrize("threads", [2], indirect=True)

@@ -63,6 +63,7 @@ class LayerRows:
         elif end > self.capacity:
             self.capacity = max(end, 2 * self.capacity)
             self.keys, self.values = _moved(self.keys, self.capacity, used), _moved(self.values, self.capacity, used)
+        assert self.keys.dtype == self.values.dtype == torch.float32, "rows have one type as long as they are kept"
         self.filled = end
 
     @property
@@ -112,12 +113,14 @@ class CacheRows(Rows):
         rows.write(self.committed + self.tentative - keys.shape[2], keys, values)
         return rows
 
-    def room(self, layer: int, heads: int, width: int) -> LayerRows:
-        """A layer's buffers in float32, with room for the rows that were last noted, which somebody else writes."""
+    def room(self, layer: int, heads: int, width: int, fresh: int) -> LayerRows:
+        """A layer's buffers in float32, with room for the ``fresh`` rows that were last noted, which somebody else
+        writes."""
         rows = self.layers.get(layer)
         if rows is None:
             rows = self.layers[layer] = LayerRows(self._capacity)
-        rows.make_room(self.committed + self.tentative, self.committed, heads, width)
+        end = self.committed + self.tentative
+        rows.make_room(end, end - fresh, heads, width)
         return rows
 
     def _copy(self, other: Rows, count: int) -> None:

@@ -27,6 +27,9 @@ FORWARD, PRODUCT = range(2)
 # A layer's numbers.
 EPS_BEFORE, EPS_BETWEEN, EPS_QUERY, EPS_KEY, SCALE, VALUE_SHIFT, NUMBERS = range(7)
 
+# A text's buffers in a layer.
+CAPACITY, KEYS, VALUES, BUFFERS = range(4)
+
 # A row: its text, its position there, its place in memory, how many of the first places it sees, and where its list of
 # further places begins, and how many these are.
 TEXT, POSITION, PLACE, PREFIX, FURTHER, FURTHER_COUNT, ROW = range(7)

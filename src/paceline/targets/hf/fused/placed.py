@@ -16,6 +16,7 @@ from paceline.targets.hf.fused.team import Table
 from paceline.targets.hf.int8.kernels import Compiled
 from paceline.targets.hf.int8.linear import Int8Linear
 from paceline.targets.hf.joined import LinearSlice
+from paceline.targets.hf.snapshot import ModuleSnapshot
 from paceline.targets.hf.variants import LlamaModules
 
 VALUE_BITS = 23
@@ -24,59 +25,95 @@ LINE = 16
 """Floats of a cache line."""
 
 
+class Unplaceable(Exception):
+    """Something computes in its own way here."""
+
+
 class PlacedWeights:
-    """Tables of a model's layers and of its head. The tensors are held, so their memory stays."""
+    """Tables of a model's layers and of its head. All that they name is held, so its memory stays."""
 
     def __init__(self, modules: LlamaModules, value_steps: dict[int, float]) -> None:
-        self._held: list[tuple[dict[str, Any], str, torch.Tensor | None]] = []
-        """Parameters with their places in modules."""
+        """`Unplaceable` where a linear layer is hooked, or another than these tables are for."""
+        self._modules = modules
+        self._snapshot = ModuleSnapshot()
+        self._held: list[tuple[torch.Tensor, int]] = []
+        """Parameters and buffers, with their addresses."""
         count, first = len(modules.layers), modules.layers[0]
         self.layers = np.zeros((count, at.LAYER), np.int64)
         self.numbers = np.zeros((count, at.NUMBERS))
         self.places = [int(layer.attention.layer_idx) for layer in modules.layers]
         self.size = int(first.attention.head_dim)
-        self.width, self.inner = int(first.out.out_features), int(first.gate.out_features)  # type: ignore[arg-type]
-        self.heads, self.shared = (int(linear.out_features) // self.size for linear in first.qkv[:2])  # type: ignore[arg-type]
+        self.width, self.inner = _outputs(first.out), _outputs(first.gate)
+        self.heads, self.shared = (_outputs(linear) // self.size for linear in first.qkv[:2])
         for number, layer in enumerate(modules.layers):
             table, numbers = self.layers[number], self.numbers[number]
-            table[at.BEFORE], numbers[at.EPS_BEFORE] = self._norm(layer.before)
-            table[at.BETWEEN], numbers[at.EPS_BETWEEN] = self._norm(layer.between)
+            table[at.BEFORE], numbers[at.EPS_BEFORE] = self._norm(layer.before, self.width)
+            table[at.BETWEEN], numbers[at.EPS_BETWEEN] = self._norm(layer.between, self.width)
             if layer.norms is not None:
-                table[at.QUERY_NORM], numbers[at.EPS_QUERY] = self._norm(layer.norms[0])
-                table[at.KEY_NORM], numbers[at.EPS_KEY] = self._norm(layer.norms[1])
+                table[at.QUERY_NORM], numbers[at.EPS_QUERY] = self._norm(layer.norms[0], self.size)
+                table[at.KEY_NORM], numbers[at.EPS_KEY] = self._norm(layer.norms[1], self.size)
             table[at.WINDOW] = layer.window(layer.attention) or 0
             numbers[at.SCALE] = layer.attention.scaling
             numbers[at.VALUE_SHIFT] = 1.5 * 2.0**VALUE_BITS * value_steps[layer.attention.layer_idx]
             linears = (*layer.qkv, layer.out, layer.gate, layer.up, layer.down)
-            for place, linear in zip(range(at.QUERY, at.LAYER, 3), linears, strict=True):
-                table[place : place + 3] = self._linear(linear)
-        self.norm, self.eps = self._norm(modules.norm)
-        self.head, self.vocabulary = self._linear(modules.head), int(modules.head.out_features)  # type: ignore[arg-type]
+            for place, linear, shape in zip(range(at.QUERY, at.LAYER, 3), linears, self._shapes, strict=True):
+                table[place : place + 3] = self._linear(linear, shape)
+        self.norm, self.eps = self._norm(modules.norm, self.width)
+        self.vocabulary = _outputs(modules.head)
+        self.head = self._linear(modules.head, (self.vocabulary, self.width))
+        self._facts = self._read()
 
-    def unchanged(self) -> bool:
-        """Whether the model's parameters are still those in the tables."""
-        return all(place[name] is held for place, name, held in self._held)
+    @property
+    def _shapes(self) -> list[tuple[int, int]]:
+        """Outputs and inputs of a layer's linear layers."""
+        heads, shared, width, inner = self.heads * self.size, self.shared * self.size, self.width, self.inner
+        around = [(heads, width), (shared, width), (shared, width), (width, heads)]
+        return [*around, (inner, width), (inner, width), (width, inner)]
 
-    def _norm(self, norm: Any) -> tuple[int, float]:
-        weight = self._parameter(norm, "weight")
-        assert weight is not None, "a norm has a weight"
-        return weight.data_ptr(), float(norm.variance_epsilon)
+    def are_of(self, modules: LlamaModules) -> bool:
+        """Whether the tables say what the model is now. Asked before every forward."""
+        return (
+            modules is self._modules
+            and self._snapshot.unchanged()
+            and all(tensor.data_ptr() == address for tensor, address in self._held)
+            and self._read() == self._facts
+        )
 
-    def _linear(self, linear: nn.Module) -> tuple[int, int, int]:
+    def _read(self) -> list[Any]:
+        """What an owner may change of norms and attention: numbers, and which tensors they have."""
+        layers = self._modules.layers
+        norms = [norm for layer in layers for norm in (layer.before, layer.between, *(layer.norms or ()))]
+        facts = [(id(norm._parameters["weight"]), norm.variance_epsilon) for norm in (*norms, self._modules.norm)]
+        kinds = [(layer.attention, layer.window(layer.attention)) for layer in layers]
+        return [*facts, *((one.scaling, one.layer_idx, one.head_dim, window) for one, window in kinds)]
+
+    def _norm(self, norm: Any, size: int) -> tuple[int, float]:
+        return self._address(norm._parameters["weight"], (size,), torch.float32), float(norm.variance_epsilon)
+
+    def _linear(self, linear: nn.Module, shape: tuple[int, int]) -> tuple[int, int, int]:
         """Addresses of a weight, its scales and its bias."""
+        outputs, inputs = shape
         whole, first = (linear.joint.layer, linear.rows.start) if isinstance(linear, LinearSlice) else (linear, 0)
-        assert isinstance(whole, Int8Linear) and isinstance(whole.product, Compiled), "all layers are of one kind"
-        weight, scales = whole.product.integers, whole.product.scales
-        bias = None if linear.bias is None else self._parameter(linear, "bias")
-        place = weight.data_ptr() + first * weight.shape[1]
-        return place, scales.data_ptr() + 4 * first, 0 if bias is None else bias.data_ptr()
+        if not self._snapshot.add(linear) or not isinstance(whole, Int8Linear):
+            raise Unplaceable
+        if not isinstance(whole.product, Compiled) or (_outputs(linear), whole.in_features) != shape:
+            raise Unplaceable
+        total = whole.out_features
+        weight = self._address(whole.product.integers, (total, inputs), torch.int8)
+        scales = self._address(whole.product.scales, (total,), torch.float32)
+        bias = linear._parameters.get("bias")
+        place = 0 if bias is None else self._address(bias, (outputs,), torch.float32)
+        return weight + first * inputs, scales + 4 * first, place
 
-    def _parameter(self, module: nn.Module, name: str) -> torch.Tensor | None:
-        tensor = module._parameters[name]
-        self._held.append((module._parameters, name, tensor))
-        if tensor is not None:
-            assert tensor.dtype == torch.float32 and tensor.is_contiguous(), "what is not quantised is widened"
-        return tensor
+    def _address(self, tensor: torch.Tensor | None, shape: tuple[int, ...], kind: torch.dtype) -> int:
+        if tensor is None or tensor.shape != shape or tensor.dtype != kind or not tensor.is_contiguous():
+            raise Unplaceable
+        self._held += [(tensor, tensor.data_ptr()), (tensor.detach(), tensor.data_ptr())]
+        return tensor.data_ptr()
+
+
+def _outputs(linear: Any) -> int:
+    return int(linear.out_features)
 
 
 class Workspace:
@@ -134,12 +171,13 @@ def rows_of(requests: Sequence[Request]) -> tuple[Table, Table]:
     return np.concatenate(tables), np.concatenate(further)
 
 
-def text_of(rows: CacheRows, weights: PlacedWeights) -> Table:
-    """The room of a text's buffers, and where its keys and values lie in each layer."""
-    table = np.zeros(1 + 2 * len(weights.places), np.int64)
+def text_of(request: Request, weights: PlacedWeights) -> Table:
+    """The room of a text's buffers, and where its keys and values lie, in each layer."""
+    rows = request.rows
+    assert isinstance(rows, CacheRows), "this target scores the rows it opened"
+    table = np.zeros((len(weights.places), at.BUFFERS), np.int64)
     for number, place in enumerate(weights.places):
-        layer = rows.room(place, weights.shared, weights.size)
+        layer = rows.room(place, weights.shared, weights.size, len(request.tokens))
         assert layer.keys is not None and layer.values is not None, "there is room"
-        table[0] = layer.capacity
-        table[1 + 2 * number], table[2 + 2 * number] = layer.keys.data_ptr(), layer.values.data_ptr()
+        table[number] = layer.capacity, layer.keys.data_ptr(), layer.values.data_ptr()
     return table

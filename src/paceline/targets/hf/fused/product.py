@@ -19,7 +19,7 @@ def in_large_pages(weight: torch.Tensor) -> torch.Tensor:
     """The weight in memory that is read fast from end to end: of small pages a processor forgets where they lie."""
     if weight.numel() < PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return weight.contiguous()
-    room = mmap.mmap(-1, weight.numel() + PAGE)
+    room = mmap.mmap(-1, weight.numel() + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a system without them
         room.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(room, np.int8)
@@ -30,7 +30,7 @@ def in_large_pages(weight: torch.Tensor) -> torch.Tensor:
 
 def product(rows: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Scaled sums ``[n, outputs]`` of rows ``[n, inputs]`` of whole numbers."""
-    shorts = rows.to(torch.int16)
+    shorts = rows.to(torch.int16).contiguous()
     outputs, inputs = weight.shape
     found, steps = torch.empty(len(rows), outputs), torch.ones(len(rows))
     job = np.zeros(at.JOB, np.int64)

@@ -101,7 +101,7 @@ def rounded(values: int, count: int, shorts: int, step: int) -> None:
     largest = _largest(values, count)
     unit = float_of(largest) * float32(1 / LARGEST)
     floats_at(step)[0] = unit
-    if largest == 0 or largest >= int32(EXPONENT):
+    if unit == float32(0.0) or largest >= int32(EXPONENT):
         for place in range(count):
             result[place] = 0
         return
@@ -183,13 +183,14 @@ def written(job: int, layer: int, row: int, head: int, thread: int) -> None:
     L = longs_at(J[at.LAYER_TABLE] + 8 * at.LAYER * layer)
     N = doubles_at(J[at.LAYER_NUMBERS] + 8 * at.NUMBERS * layer)
     R = longs_at(J[at.ROWS] + 8 * at.ROW * row)
-    T = longs_at(longs_at(J[at.TEXTS])[R[at.TEXT]])
+    texts = longs_at(J[at.TEXTS])[R[at.TEXT]]
     size, heads, shared = J[at.SIZE], J[at.HEADS], J[at.SHARED]
     key = J[at.PROJECTED] + 4 * (row * (heads + 2 * shared) + heads + head) * size
     _prepared(job, row, key, L[at.KEY_NORM], N[at.EPS_KEY], J[at.SCRATCH] + thread * J[at.SCRATCH_SIZE])
     given, other, shift = floats_at(key), floats_at(key + 4 * shared * size), float32(N[at.VALUE_SHIFT])
-    place = 4 * (head * T[0] + R[at.PLACE]) * size
-    keys, values = floats_at(T[1 + 2 * layer] + place), floats_at(T[2 + 2 * layer] + place)
+    B = longs_at(texts + 8 * at.BUFFERS * layer)
+    place = 4 * (head * B[at.CAPACITY] + R[at.PLACE]) * size
+    keys, values = floats_at(B[at.KEYS] + place), floats_at(B[at.VALUES] + place)
     for number in range(size):
         keys[number] = given[number]
         value = (other[number] + shift) - shift
@@ -203,7 +204,7 @@ def attended(job: int, layer: int, row: int, into: int, head: int, thread: int) 
     L = longs_at(J[at.LAYER_TABLE] + 8 * at.LAYER * layer)
     N = doubles_at(J[at.LAYER_NUMBERS] + 8 * at.NUMBERS * layer)
     R = longs_at(J[at.ROWS] + 8 * at.ROW * row)
-    T = longs_at(longs_at(J[at.TEXTS])[R[at.TEXT]])
+    texts = longs_at(J[at.TEXTS])[R[at.TEXT]]
     size, heads, shared = J[at.SIZE], J[at.HEADS], J[at.SHARED]
     group = heads // shared
     further, count = J[at.EXTRAS] + 8 * R[at.FURTHER], R[at.FURTHER_COUNT]
@@ -211,8 +212,9 @@ def attended(job: int, layer: int, row: int, into: int, head: int, thread: int) 
     if L[at.WINDOW]:
         start, skipped = max(0, R[at.POSITION] + 1 - L[at.WINDOW]), max(0, count - L[at.WINDOW])
     further, count, prefix = further + 8 * skipped, count - skipped, max(0, R[at.PREFIX] - start)
-    offset = 4 * head * T[0] * size
-    keys, values = T[1 + 2 * layer] + offset, T[2 + 2 * layer] + offset
+    B = longs_at(texts + 8 * at.BUFFERS * layer)
+    offset = 4 * head * B[at.CAPACITY] * size
+    keys, values = B[at.KEYS] + offset, B[at.VALUES] + offset
     spare = J[at.SCRATCH] + thread * J[at.SCRATCH_SIZE]
     for number in range(head * group, (head + 1) * group):
         query = J[at.PROJECTED] + 4 * (row * (heads + 2 * shared) + number) * size

@@ -7,6 +7,7 @@ program uses no processor. Stages take microseconds, so within a forward nobody 
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 
 import numpy as np
@@ -72,46 +73,79 @@ class Team:
         self._address = self._control.ctypes.data
         self._threads: list[tuple[threading.Thread, threading.Event]] = []
         self._busy = threading.Lock()
-        self._calls = 0
+        self._registered = False
 
     def run(self, job: Table) -> None:
-        """Compute a job with as many threads as it says."""
+        """Compute a job with as many threads as it says. Ctrl-C is heard when it is done, or before it has begun."""
         with self._busy:
-            while len(self._threads) < job[at.THREADS] - 1:
-                self._begin()
+            self._size(int(job[at.THREADS]) - 1)
             self._control[DONE] = self._control[MEETING] = 0
             job[at.MEETING] = self._address + 8 * MEETING
-            others = len(self._threads) if job[at.THREADS] > 1 else 0
-            if others:
-                self._control[TASK] = job.ctypes.data
+            self._control[TASK] = job.ctypes.data
+            if job[at.THREADS] <= 1:
+                lead(self._address, job.ctypes.data, 0)
+                return
+            calls = self._calls
+            try:
                 self._call()
-            lead(self._address, job.ctypes.data, others)
+            finally:
+                if self._calls > calls:
+                    self._wake()  # perhaps again
+                    lead(self._address, job.ctypes.data, len(self._threads))
+
+    @property
+    def _calls(self) -> int:
+        return int(read(self._address + 8 * CALLS))
+
+    def _size(self, others: int) -> None:
+        """Have so many threads beside the caller's. None is ended where the caller is to compute alone for once."""
+        if 0 < others < len(self._threads):
+            self._end()
+        while len(self._threads) < others:
+            self._begin()
 
     def _begin(self) -> None:
-        if not self._threads:
+        serve.compile("int64(int64, int64, int64)")  # here, for a thread of its own could tell nobody that it failed
+        if not self._registered:
             atexit.register(self.close)
+            self._registered = True
         event = threading.Event()
         arguments = self._control, len(self._threads) + 1, event, self._calls
         thread = threading.Thread(target=_served, args=arguments, name="forward", daemon=True)
-        self._threads.append((thread, event))
         thread.start()
+        self._threads.append((thread, event))
 
     def _call(self) -> None:
-        self._calls += 1
         raised(self._address + 8 * CALLS, 1)
+        self._wake()
+
+    def _wake(self) -> None:
         if read(self._address + 8 * ASLEEP):
             for _, event in self._threads:
                 event.set()
 
     def close(self) -> None:
-        """End the threads."""
-        with self._busy:
-            self._control[STOP] = 1
-            self._call()
-            for thread, _ in self._threads:
-                thread.join(1.0)
-            self._threads.clear()
-            self._control[STOP] = 0
+        """End the threads, unless one is in the middle of a job."""
+        if self._busy.acquire(timeout=1.0):
+            try:
+                self._end()
+            finally:
+                self._busy.release()
+
+    def _end(self) -> None:
+        self._control[STOP] = 1
+        self._call()
+        for thread, _ in self._threads:
+            thread.join(1.0)
+        if any(thread.is_alive() for thread, _ in self._threads):
+            self._control = np.zeros(6 * APART, np.int64)  # theirs says for ever that they are to end
+            self._address = self._control.ctypes.data
+        self._threads.clear()
+        self._control[STOP] = 0
+
+    def forget(self) -> None:
+        """In a fork, which has none of the threads."""
+        self.__init__()  # type: ignore[misc]
 
 
 def _served(control: Table, number: int, event: threading.Event, seen: int) -> None:
@@ -127,3 +161,5 @@ def _served(control: Table, number: int, event: threading.Event, seen: int) -> N
 
 TEAM = Team()
 """Of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=TEAM.forget)

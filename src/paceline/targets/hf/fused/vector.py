@@ -7,19 +7,23 @@ integers and added up in 32 bits, where nothing overflows, so the sums are exact
 
 from __future__ import annotations
 
-import os
+import hashlib
+import platform
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import njit, types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 BYTE, SHORT, INT, LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 FLOAT = ir.FloatType()
-NAMED = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
-"""Variables that hold numba below what the processor has."""
+SOURCES = sorted(Path(__file__).parent.glob("*.py"))
+DIGEST = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()
+"""Of all that functions are compiled from. Numba itself looks only at the file that a function stands in."""
 
 Built = tuple[Any, Callable[..., Any]]
 
@@ -28,10 +32,13 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
     """Compiles a function when it is first called, and keeps that for later processes, if there is a place for it."""
 
     def decorate(function: Any) -> Any:
+        how = {"nogil": True, "error_model": "numpy", **options}  # a division by 0 is no exception
         try:
-            return njit(cache=True, nogil=True, **options)(function)
-        except RuntimeError:  # there is no folder that can be written
-            return njit(nogil=True, **options)(function)
+            made = njit(cache=True, **how)(function)
+            made._cache._cache_file._source_stamp = DIGEST
+        except (RuntimeError, AttributeError):  # there is no folder that can be written, or another cache
+            return njit(**how)(function)
+        return made
 
     return decorate
 
@@ -132,21 +139,20 @@ def _of_none(name: str) -> Any:
 
 
 round_even, root = _of_one("llvm.rint.f32", types.float32), _of_one("llvm.sqrt.f64", types.float64)
-yields = _of_none("sched_yield")
 
 
 def features() -> frozenset[str]:
-    """The instruction sets that products use, by LLVM's names."""
-    known = ("avx2", "avx512bw", "avx512vnni")
-    if any(name in os.environ for name in NAMED):
-        listed = os.environ.get("NUMBA_CPU_FEATURES", "").split(",")
-        return frozenset(name for name in known if f"+{name}" in listed)
-    found = llvm.get_host_cpu_features()
-    return frozenset(name for name in known if found.get(name))
+    """The instruction sets that products use, by LLVM's names: those that numba compiles for, which may be fewer than
+    the processor has."""
+    found = cpu_target.target_context.codegen()._get_host_cpu_features().split(",")
+    return frozenset(name for name in ("avx2", "avx512bw", "avx512vnni") if f"+{name}" in found)
 
 
-pause = _of_none("llvm.x86.sse2.pause") if "avx2" in features() else yields
+IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
+pause = _of_none("llvm.x86.sse2.pause" if IS_X86 else "sched_yield")
 """A moment's rest of a thread that looks at a counter again and again."""
+yields = pause if sys.platform == "win32" else _of_none("sched_yield")
+"""Leaves the processor to others."""
 
 
 # --- products of integers ---------------------------------------------------------------------------------------

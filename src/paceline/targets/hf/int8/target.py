@@ -67,11 +67,15 @@ class Int8Target(HFTarget):
         whole = [part.joint.layer if isinstance(part, LinearSlice) else part for part in self.model.modules()]
         if why is None and all(isinstance(layer.product, Compiled) for layer in whole if isinstance(layer, Int8Linear)):
             from paceline.targets.hf.fused.path import Fused
+            from paceline.targets.hf.fused.placed import Unplaceable
 
-            fused, lean = (kind(self._own, inspection, operations) for kind in (Fused, Lean))
-            if torch.equal(self._tried(fused), self._tried(lean)):
-                return fused
-            why = "compiled forwards find other numbers here than torch"
+            try:
+                fused, lean = (kind(self._own, inspection, operations) for kind in (Fused, Lean))
+                if torch.equal(self._tried(fused), self._tried(lean)):
+                    return fused
+                why = "compiled forwards find other numbers here than torch"
+            except Unplaceable:
+                why = "the model's layers differ in size"
         self.note = None if why is None else f"{why}, so 8-bit integers are computed more slowly"
         return None
 
