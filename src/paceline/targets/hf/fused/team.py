@@ -112,8 +112,13 @@ class Team:
         event = threading.Event()
         arguments = self._control, len(self._threads) + 1, event, self._calls
         thread = threading.Thread(target=_served, args=arguments, name="forward", daemon=True)
-        thread.start()
         self._threads.append((thread, event))
+        try:
+            thread.start()
+        except BaseException:
+            if thread.ident is None:  # else it runs, and is waited for in each job
+                self._threads.pop()
+            raise
 
     def _call(self) -> None:
         raised(self._address + 8 * CALLS, 1)
