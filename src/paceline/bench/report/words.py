@@ -165,6 +165,8 @@ def headline(summary: Summary) -> str:
         return f"On {model}, one prompt was measured, so there is no interval: {there}."
     if found.low > 1:
         return f"On {model}, {name} writes {told(found).replace('×', '× as fast as plain decoding', 1)}."
+    if found.high > UNTOLD * found.low:
+        return f"On {model}, {name} cannot be told from plain decoding on so few prompts: it ran at {told(found)}."
     chance = "" if found.excludes(1) else " beyond chance"
     return f"On {model}, {name} was not faster than plain decoding{chance}: it ran at {told(found)}."
 
