@@ -158,6 +158,10 @@ def told(path: Path, **made: Any) -> str:
             r"On pocket, lookup was not faster than plain decoding beyond chance: it ran at (?!.*methods)",
         ),
         (
+            {"prompts": 2, "methods": ("plain", "lookup"), "slow": {"lookup": 1.15}, "noise": 2.5},
+            "On pocket, so few prompts do not show whether lookup is faster than plain decoding: it ran at",
+        ),
+        (
             {"prompts": 3, "methods": ("plain", *"abcde"), "noise": 0.6, "degenerate": False},
             r"On pocket, a .*These are too few prompts to name a best of 5 methods\.",
         ),

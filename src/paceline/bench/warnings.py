@@ -152,7 +152,7 @@ def _intervals(summary: Summary) -> Iterator[str]:
     if single := [entry for entry, one in found.items() if not one.bounded]:
         yield f"a single unit was written, so there is no interval around the speed-up of {', '.join(single)}"
     if unknown := [entry for entry, width in widths.items() if width > UNKNOWN]:
-        yield f"unstable: the speed-up of {', '.join(unknown)} cannot be told from so few prompts"
+        yield f"unstable: the speed-up of {', '.join(unknown)} is unknown, for lack of prompts"
     if wide := {entry: f"±{width:.0%}" for entry, width in widths.items() if WIDE < width <= UNKNOWN}:
         yield f"unstable: speed-ups are uncertain by {_each(wide)}; more prompts would narrow that"
     plain = of_cell(summary.texts, summary.entries[0])

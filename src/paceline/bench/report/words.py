@@ -18,7 +18,7 @@ MINUS = "−"
 DEFAULT = "auto"
 LONGEST = 44
 """Characters of a name in a sentence."""
-UNTOLD = 4
+WIDEST = 4
 """An interval whose ends lie so many times apart says nothing of a speed."""
 
 
@@ -165,8 +165,9 @@ def headline(summary: Summary) -> str:
         return f"On {model}, one prompt was measured, so there is no interval: {there}."
     if found.low > 1:
         return f"On {model}, {name} writes {told(found).replace('×', '× as fast as plain decoding', 1)}."
-    if found.high > UNTOLD * found.low:
-        return f"On {model}, {name} cannot be told from plain decoding on so few prompts: it ran at {told(found)}."
+    if found.high > WIDEST * found.low:
+        unknown = f"so few prompts do not show whether {name} is faster than plain decoding"
+        return f"On {model}, {unknown}: it ran at {told(found)}."
     chance = "" if found.excludes(1) else " beyond chance"
     return f"On {model}, {name} was not faster than plain decoding{chance}: it ran at {told(found)}."
 
