@@ -22,6 +22,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> MadeClock:
     return made
 
 
+@pytest.fixture
+def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forwards in floats are left to torch's operations, and weights are packed for them."""
+    monkeypatch.setattr("paceline.targets.hf.target.compiling_pays", lambda model: False)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

@@ -20,12 +20,14 @@ import paceline
 from families import build
 from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Request, Want
-from paceline.targets.hf.fused import placed, product
+from paceline.targets.hf.fused import placed
+from paceline.targets.hf.fused.forward import forward
 from paceline.targets.hf.fused.path import Fused
 from paceline.targets.hf.fused.team import ASLEEP, CALLS, TEAM, Team, raised
-from paceline.targets.hf.int8 import kernels
-from paceline.targets.hf.int8.target import Int8Target
-from paceline.targets.hf.int8.target import quantized as in_integers
+from paceline.targets.hf.fused.weights import of_bytes, product
+from paceline.targets.hf.integers import kernels
+from paceline.targets.hf.integers.target import IntegerTarget
+from paceline.targets.hf.integers.target import quantized as in_integers
 from paceline.targets.hf.lean import Lean
 from paceline.tree import DraftTree
 from scoring import filled, load_quietly, random_tree, tokens
@@ -41,7 +43,7 @@ if kernels.obstacle() is not None:
 def compiled() -> Iterator[None]:
     """Also where another kernel is faster."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.targets.hf.int8.linear.kernel_for", lambda inputs, threads: kernels.Compiled)
+        patch.setattr("paceline.targets.hf.integers.linear.kernel_for", lambda inputs, threads: kernels.Compiled)
         yield
 
 
@@ -54,23 +56,23 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @cache
-def target_of(name: str) -> Int8Target:
+def target_of(name: str) -> IntegerTarget:
     return in_integers(load_quietly(build(name)))
 
 
-def fused_of(target: Int8Target) -> Fused:
+def fused_of(target: IntegerTarget) -> Fused:
     path = target.paths[0]
     assert isinstance(path, Fused)
     return path
 
 
-def lean_of(target: Int8Target) -> Lean:
+def lean_of(target: IntegerTarget) -> Lean:
     """The same products between torch's operations."""
     fused = fused_of(target)
     return Lean(target._own, fused._inspection, fused._operations)
 
 
-def requests_of(target: Int8Target, want: Want) -> list[Request]:
+def requests_of(target: IntegerTarget, want: Want) -> list[Request]:
     """A tree, a chain, a single row, and the end of a prompt, of texts of their own."""
     tree = Request.of_tree(filled(target, tokens(37, 1)), 5, random_tree(3, 12), want)
     chain = Request.of_tree(filled(target, tokens(9, 2)), 6, DraftTree.chain(tokens(16, 3)), want)
@@ -78,7 +80,7 @@ def requests_of(target: Int8Target, want: Want) -> list[Request]:
     return [tree, chain, alone, Request.of_prompt(filled(target, tokens(6, 5)), tokens(23, 6), want, ends_prompt=True)]
 
 
-def scored(target: Int8Target, path: Lean, want: Want = NOTHING) -> list[Tensor]:
+def scored(target: IntegerTarget, path: Lean, want: Want = NOTHING) -> list[Tensor]:
     """Logits, hidden states and early logits."""
     found = []
     with target.using(path):
@@ -112,7 +114,7 @@ def test_early_logits_come_before_the_later_layers(monkeypatch: pytest.MonkeyPat
     rows = filled(target, tokens(9))
 
     def noting(job: placed.Table) -> None:
-        if job[placed.at.KIND] == placed.at.FORWARD:
+        if job[placed.at.FUNCTION] == forward():
             order.append("layers")
         run(job)
 
@@ -140,7 +142,7 @@ def test_a_product_has_any_number_of_outputs_and_rows(outputs: int, threads: int
     for count in (1, 2, 3, 5, 9):
         rows = torch.randint(-127, 128, (count, 64)).float()
         wanted = (rows.long() @ weight.long().t()).float() * scales
-        assert torch.equal(product.product(rows, weight, scales), wanted)
+        assert torch.equal(product(rows, of_bytes(weight, scales)), wanted)
 
 
 def test_a_parameter_that_is_replaced_takes_effect() -> None:
@@ -221,7 +223,7 @@ def test_threads_sleep_while_there_is_no_work_and_wake(threads: int) -> None:
     weight, scales = torch.ones(8, 32, dtype=torch.int8), torch.ones(8)
     rows = torch.ones(2, 32)
     for _ in range(3):
-        assert torch.equal(product.product(rows, weight, scales), torch.full((2, 8), 32.0))
+        assert torch.equal(product(rows, of_bytes(weight, scales)), torch.full((2, 8), 32.0))
         until = time.monotonic() + 60
         while TEAM._control[ASLEEP] < len(TEAM._threads) and time.monotonic() < until:
             time.sleep(0.01)
@@ -239,22 +241,22 @@ def test_ctrl_c_leaves_the_threads_in_order(when: str, threads: int, monkeypatch
             raised(self._address + 8 * CALLS, 1)
         raise KeyboardInterrupt
 
-    product.product(rows, weight, scales)
+    product(rows, of_bytes(weight, scales))
     for _ in range(3):
         monkeypatch.setattr(Team, "_call", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            product.product(rows, weight, scales)
+            product(rows, of_bytes(weight, scales))
         monkeypatch.setattr(Team, "_call", call)
-        assert torch.equal(product.product(rows, weight, scales), torch.full((2, 8), 32.0))
+        assert torch.equal(product(rows, of_bytes(weight, scales)), torch.full((2, 8), 32.0))
 
 
 @pytest.mark.parametrize("threads", [4], indirect=True)
 def test_fewer_threads_end_those_that_are_left_over(threads: int) -> None:
     weight, scales, rows = torch.ones(8, 32, dtype=torch.int8), torch.ones(8), torch.ones(2, 32)
-    product.product(rows, weight, scales)
+    product(rows, of_bytes(weight, scales))
     assert len(TEAM._threads) == 3
     torch.set_num_threads(2)
-    assert torch.equal(product.product(rows, weight, scales), torch.full((2, 8), 32.0))
+    assert torch.equal(product(rows, of_bytes(weight, scales)), torch.full((2, 8), 32.0))
     assert len(TEAM._threads) == 1
 
 
@@ -304,7 +306,7 @@ BROKEN = "import types; sys.modules['numba'] = types.SimpleNamespace(__version__
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        (MISSING, "numba is not installed, so 8-bit integers are computed more slowly"),
+        (MISSING, "numba is not installed, so integers are computed more slowly"),
         (BROKEN, "numba 0.1 does not compile it"),
     ],
 )

@@ -22,12 +22,12 @@ from paceline.errors import UnsupportedModel
 from paceline.targets.base import Request, Want
 from paceline.targets.hf import load as loading
 from paceline.targets.hf.attention import PackedKVCache, Segment
-from paceline.targets.hf.int8 import kernels, operations
-from paceline.targets.hf.int8.kernels import LARGEST, FbgemmHalves, InFloats, Product, chosen, is_exact
-from paceline.targets.hf.int8.linear import Int8Linear, quantized
-from paceline.targets.hf.int8.operations import ExactOperations, coarse, step_below, to_steps
-from paceline.targets.hf.int8.target import Int8Target, check_place
-from paceline.targets.hf.int8.target import quantized as in_integers
+from paceline.targets.hf.integers import kernels, operations
+from paceline.targets.hf.integers.kernels import LARGEST, FbgemmHalves, InFloats, Product, chosen, is_exact
+from paceline.targets.hf.integers.linear import Int8Linear, quantized
+from paceline.targets.hf.integers.operations import ExactOperations, coarse, step_below, to_steps
+from paceline.targets.hf.integers.target import IntegerTarget, check_place
+from paceline.targets.hf.integers.target import quantized as in_integers
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree, Ints
@@ -41,7 +41,7 @@ every_family = pytest.mark.parametrize("name", FAMILIES)
 
 
 @cache
-def target_of(name: str) -> Int8Target:
+def target_of(name: str) -> IntegerTarget:
     return in_integers(load_quietly(build(name)))
 
 
@@ -296,7 +296,7 @@ NO_NUMBERS = 0
 
 
 @cache
-def spoilt(name: str, value: float) -> Int8Target:
+def spoilt(name: str, value: float) -> IntegerTarget:
     """A target whose states overflow, or are no numbers, at one token."""
     target = in_integers(load_quietly(build(name)))
     target.model.model.embed_tokens.weight.data[NO_NUMBERS, 3] = value
@@ -349,7 +349,7 @@ def test_a_row_that_is_no_number_stays_alone_in_a_product(
 ) -> None:
     if not is_exact(kernel):
         pytest.skip(f"this processor has no exact {kernel.__name__}")
-    monkeypatch.setattr("paceline.targets.hf.int8.linear.kernel_for", lambda inputs, threads: kernel)
+    monkeypatch.setattr("paceline.targets.hf.integers.linear.kernel_for", lambda inputs, threads: kernel)
     layer, rows = Int8Linear(torch.nn.Linear(64, 8)), torch.randn(7, 64)
     wanted = layer(rows)
     rows[2, 5], rows[4, 5] = float("nan"), float("inf")
@@ -461,7 +461,7 @@ def test_integers_have_another_fingerprint_than_floats(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"quantize": "int4"}, "int4"),
+        ({"quantize": "int2"}, "int2"),
         ({"quantize": "int8", "dtype": "bfloat16"}, "computes in float32"),
         ({"quantize": "int8", "device_map": "auto"}, "for CPUs"),
         ({"quantize": "int8", "fixed_shapes": True}, "leave fixed_shapes out"),
@@ -557,7 +557,7 @@ def test_a_draft_model_of_another_structure_is_opened_once_in_float32(
 
 
 def test_kernels_that_are_not_uniform_refuse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.targets.hf.int8 import target
+    from paceline.targets.hf.integers import target
 
     monkeypatch.setattr(target, "is_uniform", lambda: False)
     with pytest.raises(InputError, match="alike"):
@@ -572,7 +572,7 @@ def test_kernels_agree_on_a_models_rows(kernel: type[Product], monkeypatch: pyte
     """Bit by bit, so that the one that is chosen does not show in a text."""
     if not is_exact(kernel):
         pytest.skip(f"this processor has no exact {kernel.__name__}")
-    monkeypatch.setattr("paceline.targets.hf.int8.linear.kernel_for", lambda inputs, threads: kernel)
+    monkeypatch.setattr("paceline.targets.hf.integers.linear.kernel_for", lambda inputs, threads: kernel)
     text = tokens(CONTEXT)
     ours, wanted = (
         rows_of(in_integers(load_quietly(build("llama"))), text, text),

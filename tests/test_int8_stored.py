@@ -19,10 +19,10 @@ from paceline import InputError
 from paceline.cli import main
 from paceline.drafters.assistant.model import DraftModel
 from paceline.errors import DamagedFile, UnsupportedModel
-from paceline.targets.hf.int8.linear import Int8Linear, quantized
-from paceline.targets.hf.int8.stored import layout_of
-from paceline.targets.hf.int8.target import Int8Target
-from paceline.targets.hf.int8.target import quantized as in_integers
+from paceline.targets.hf.integers.linear import Int8Linear, quantized
+from paceline.targets.hf.integers.stored import layout_of
+from paceline.targets.hf.integers.target import IntegerTarget
+from paceline.targets.hf.integers.target import quantized as in_integers
 from paceline.targets.hf.joined import LinearSlice
 from scoring import load_quietly, tokens
 from test_int8 import rows_of, times_opened
@@ -107,13 +107,13 @@ def as_torchao(place: Path, inputs: Any = INPUTS) -> None:
     described(place, TORCHAO)
 
 
-def opened(place: Path, **options: Any) -> Int8Target:
+def opened(place: Path, **options: Any) -> IntegerTarget:
     target = paceline.load(place, tokenizer=None, **options).target
-    assert isinstance(target, Int8Target)
+    assert isinstance(target, IntegerTarget)
     return target
 
 
-def layers_of(target: Int8Target) -> dict[str, tuple[Tensor, Tensor]]:
+def layers_of(target: IntegerTarget) -> dict[str, tuple[Tensor, Tensor]]:
     """Integers and scales of every layer, also of those that are computed as one."""
     found = {}
     for key, part in target._own.model.named_modules():
@@ -125,7 +125,7 @@ def layers_of(target: Int8Target) -> dict[str, tuple[Tensor, Tensor]]:
     return found
 
 
-def check_held(target: Int8Target, tensors: Tensors) -> None:
+def check_held(target: IntegerTarget, tensors: Tensors) -> None:
     """Every integer and every scale is the file's."""
     held = layers_of(target)
     count = 0
@@ -538,7 +538,8 @@ def test_with_the_formats_own_package_the_rest_is_left_to_transformers(
     with pytest.raises(UnsupportedModel):
         layout_of("a model", config, check)
     monkeypatch.setattr(
-        "paceline.targets.hf.int8.stored.find_spec", lambda package: package == fields["quant_method"].replace("-", "_")
+        "paceline.targets.hf.integers.stored.find_spec",
+        lambda package: package == fields["quant_method"].replace("-", "_"),
     )
     assert layout_of("a model", config, check) is None
     assert config.quantization_config == {**fields, **others}

@@ -53,6 +53,7 @@ DTYPES = {torch.float32: 0.0, torch.float64: 1e-12, torch.bfloat16: 0.05, torch.
 """How far rows of both paths may lie apart, in deviations of the logits. Operations are the same, so in float32 not at
 all; norms of narrower types are left a rounding, for kernels differ between machines."""
 
+pytestmark = pytest.mark.usefixtures("not_compiled")
 every_known = pytest.mark.parametrize("name", KNOWN)
 
 

@@ -24,6 +24,7 @@ from paceline.targets.hf.packed import PackedLinear, ReadOnlyWeight, pack, param
 from paceline.targets.hf.target import HFTarget
 from scoring import CLOSE, CONTEXT, apart, filled, packs, path_gaps, random_tree, score, tokens
 
+pytestmark = pytest.mark.usefixtures("not_compiled")
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 

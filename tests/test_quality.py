@@ -10,7 +10,7 @@ import torch
 from families import build
 from paceline.bench.quality import WINDOW, compared, windows
 from paceline.cli import main
-from paceline.targets.hf.int8.target import quantized
+from paceline.targets.hf.integers.target import quantized
 from scoring import load_quietly, target_of, tokens
 
 

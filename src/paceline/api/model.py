@@ -218,7 +218,7 @@ LOADING = {
     "device_index": "write device",
     "revision": "download that revision, and give its folder",
     "load_in_8bit": "write quantize='int8'",
-    "load_in_4bit": BY_TRANSFORMERS,
+    "load_in_4bit": "write quantize='int4'",
     "quantization_config": BY_TRANSFORMERS,
     "attn_implementation": BY_TRANSFORMERS,
     "config": BY_TRANSFORMERS,
@@ -266,8 +266,9 @@ def load(
 
     ``dtype`` is the model's own unless named, and ``device`` the CPU; ``device="auto"`` is a GPU where there is one.
 
-    ``quantize="int8"`` computes in 8-bit integers on a CPU: in a quarter of the memory, faster on x86 processors, with
-    a text that is the same under every method by arithmetic, not only up to near ties (docs/cpu.md).
+    ``quantize="int8"`` computes in 8-bit integers on a CPU: in a quarter of the memory, and faster, with a text that is
+    the same under every method by arithmetic, not only up to near ties. ``quantize="int4"`` takes half of that memory
+    again, and changes the model more (docs/cpu.md).
 
     ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; by default a
     model on a CUDA device has them (docs/cuda.md).

@@ -127,7 +127,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_quantize(self) -> None:
         """Whether in integers."""
-        text = "int8: compute in 8-bit integers on the CPU, with logits that are equal bit by bit under every method"
+        text = "int8 or int4: compute in such integers on the CPU, with logits equal bit by bit under every method"
         self.argument("--quantize", "KIND", text)
 
     def add_trust(self) -> None:

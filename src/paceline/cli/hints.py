@@ -64,10 +64,8 @@ SAY = {
         "--grammar --grammar-file --json-schema -j --guided-json --guided-regex --guided-decoding-backend --regex "
         "--json-schema-file --response-format"
     ),
-    "write --quantize int8": "--load-in-8bit --quantization --quant -q8 --bits",
-    "there is --quantize int8; in Python, load any quantised model with transformers and hand it to paceline.load": (
-        "--load-in-4bit -q4 --load-format"
-    ),
+    "write --quantize int8 or int4": "--load-in-8bit --load-in-4bit --quantization --quant -q8 -q4 --bits",
+    "in Python, load any quantised model with transformers and hand it to paceline.load": "--load-format",
     "keys and values are kept in the model's own type": "--cache-type-k --cache-type-v -ctk -ctv --kv-cache-dtype "
     "--kv-bits --kv-group-size --quantized-kv-start",
     "download that revision, and give its folder as --model": "--revision --code-revision --branch --commit",

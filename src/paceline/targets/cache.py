@@ -54,16 +54,16 @@ class LayerRows:
         self.values[:, :, start:end] = values
         self.filled = end
 
-    def make_room(self, end: int, used: int, heads: int, width: int) -> None:
+    def make_room(self, end: int, used: int, heads: int, width: int, dtype: torch.dtype) -> None:
         """Buffers for rows up to ``end``, of which the first ``used`` are kept."""
         if self.keys is None or self.values is None:
             self.capacity = max(self.capacity, end)
-            like = torch.empty((1, heads, 1, width))
+            like = torch.empty((1, heads, 1, width), dtype=dtype)
             self.keys, self.values = _room(like, self.capacity), _room(like, self.capacity)
         elif end > self.capacity:
             self.capacity = max(end, 2 * self.capacity)
             self.keys, self.values = _moved(self.keys, self.capacity, used), _moved(self.values, self.capacity, used)
-        assert self.keys.dtype == self.values.dtype == torch.float32, "rows have one type as long as they are kept"
+        assert self.keys.dtype == self.values.dtype == dtype, "rows have one type as long as they are kept"
         self.filled = end
 
     @property
@@ -113,14 +113,13 @@ class CacheRows(Rows):
         rows.write(self.committed + self.tentative - keys.shape[2], keys, values)
         return rows
 
-    def room(self, layer: int, heads: int, width: int, fresh: int) -> LayerRows:
-        """A layer's buffers in float32, with room for the ``fresh`` rows that were last noted, which somebody else
-        writes."""
+    def room(self, layer: int, heads: int, width: int, fresh: int, dtype: torch.dtype) -> LayerRows:
+        """A layer's buffers with room for the ``fresh`` rows that were last noted, which somebody else writes."""
         rows = self.layers.get(layer)
         if rows is None:
             rows = self.layers[layer] = LayerRows(self._capacity)
         end = self.committed + self.tentative
-        rows.make_room(end, end - fresh, heads, width)
+        rows.make_room(end, end - fresh, heads, width, dtype)
         return rows
 
     def _copy(self, other: Rows, count: int) -> None:

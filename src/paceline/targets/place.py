@@ -15,6 +15,8 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+BITS = {"int8": 8, "int4": 4}
+"""Weights in integers, by their names."""
 SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 """Other names of types."""
 MEMORY, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
@@ -27,20 +29,20 @@ def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
         return None
     name = str(dtype).removeprefix("torch.")
     name = SHORT.get(name, name)
-    if name == "int8":
-        raise InputError("int8 is not a dtype; write quantize='int8' (--quantize int8)")
+    if name in BITS:
+        raise InputError(f"{name} is not a dtype; write quantize='{name}' (--quantize {name})")
     if name not in DTYPES:
         raise InputError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def is_quantized(given: str | None) -> bool:
-    """Whether weights are to be 8-bit integers."""
-    if given is None or given == "none":
-        return False
-    if given != "int8":
-        raise InputError(f"unknown quantize {given!r}; there is int8")
-    return True
+def bits_of(quantize: str | None) -> int | None:
+    """The bits of the integers that weights are to be; None for floats."""
+    if quantize is None or quantize == "none":
+        return None
+    if quantize not in BITS:
+        raise InputError(f"unknown quantize {quantize!r}; there are {' and '.join(BITS)}")
+    return BITS[quantize]
 
 
 def named_device(given: str | int | torch.device | None) -> torch.device:

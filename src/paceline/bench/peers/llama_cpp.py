@@ -36,7 +36,7 @@ NGRAM = 2
 """The longest n-gram that is looked up; its own default."""
 LEAST = 0.75
 """The least share of a drafted token that is drafted on; its own default."""
-OWN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0"}
+OWN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """Type of a target -> that of the file."""
 NAMES = {kind: name for name, kind in OWN.items() if kind not in BLOCKS}
 

@@ -17,11 +17,11 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "quality",
         run=run,
-        help="what --quantize int8 changes of a model's predictions",
+        help="what --quantize changes of a model's predictions",
         description=(
-            "Reads texts with a model in floats and with the same model in 8-bit integers. Prints for each text the "
-            "loss of both in nats per token, how often both find the same token likeliest, and the Kullback-Leibler "
-            "divergence between their predictions."
+            "Reads texts with a model in floats and with the same model in integers, of 8 bits unless --quantize says "
+            "int4. Prints for each text the loss of both in nats per token, how often both find the same token "
+            "likeliest, and the Kullback-Leibler divergence between their predictions."
         ),
     )
     parser.argument(
@@ -38,13 +38,13 @@ def run(options: argparse.Namespace) -> int:
 
     check_counts(options, "characters")
     texts = {str(path): read_prompt(None, path)[-options.characters :] for path in options.files}
-    options.quantize = None
+    kind, options.quantize = options.quantize or "int8", None
     floats = load_model(options)
-    if floats.target.dtype_name == "int8":
-        raise InputError(f"{options.model} is stored in 8-bit integers, so there are no floats to compare them with")
+    if floats.target.exact:
+        raise InputError(f"{options.model} is stored in integers, so there are no floats to compare them with")
     if floats.vocabulary is None:
         raise InputError(f"{options.model} has no tokenizer, so no text can be read with it")
-    options.quantize, options.dtype = "int8", None
+    options.quantize, options.dtype = kind, None
     integers = load_model(options)
     found = {}
     with progress("reading") as advance:

@@ -54,7 +54,7 @@ class DraftModel:
         if not isinstance(model, (str, Path)):
             return cls(open_model(model)[0])
         name, device = model, str(beside.device)
-        quantize = "int8" if dtype is None and beside.dtype_name == "int8" else None
+        quantize = beside.dtype_name if dtype is None and beside.exact else None
         kind = None if quantize else dtype or beside.dtype_name
 
         def read() -> DraftModel:

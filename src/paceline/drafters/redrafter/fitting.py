@@ -42,7 +42,7 @@ def head_for(named: str | Path, target: Target) -> FittedHead:
             f"no head for {target.name} comes with paceline; train one with 'paceline train redrafter' and give "
             f"head=FOLDER"
         )
-    kind = torch.float32 if target.dtype_name == "int8" else target.dtype
+    kind = torch.float32 if target.exact else target.dtype
     key = stamp(folder), str(kind), str(target.device), width
 
     def made() -> FittedHead:
@@ -72,7 +72,7 @@ def check_fit(head: RecurrentHead, config: HeadConfig, target: Target, width: in
             f"the head in {folder} names {shape.vocab_size} tokens, and {target.name} has {target.vocab_size}; "
             f"train one for this model"
         )
-    other = MARK in target.name or target.dtype_name == "int8"  # these weights are the same, and look others
+    other = MARK in target.name or target.exact  # these weights are the same, and look others
     if config.target and not other and config.target != target.fingerprint():
         raise InputError(
             f"the head in {folder} was trained for {config.target_name or 'a model with other weights'}, not for "

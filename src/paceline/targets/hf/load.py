@@ -20,14 +20,15 @@ from transformers.utils.hub import cached_file
 from paceline.errors import InputError
 from paceline.targets import hub, trust
 from paceline.targets.hf import folder
+from paceline.targets.hf.compiled import compiling_pays
 from paceline.targets.hf.folder import in_one_line
-from paceline.targets.hf.int8.stored import Stored, is_described, layout_of
-from paceline.targets.hf.int8.target import check_place, obstacle, quantized
+from paceline.targets.hf.integers.stored import Stored, is_described, layout_of
+from paceline.targets.hf.integers.target import check_place, obstacle, quantized
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.speed import to_float32, widened
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
 from paceline.targets.hf.versions import INSTALLED, refused
-from paceline.targets.place import is_quantized, named_device, named_dtype
+from paceline.targets.place import bits_of, named_device, named_dtype
 
 NO_GGUF = (
     "transformers would widen its weights to floats, so it is not opened; give the folder or the name of the original "
@@ -50,16 +51,18 @@ def load_target(
     """A transformers causal LM by path, hub name or as a loaded object.
 
     ``dtype`` is the checkpoint's own unless named, or float32 where this CPU is faster in it (`speed`). A checkpoint in
-    8-bit integers that are computed here stays in them, also without ``quantize`` (`int8.stored`). A loaded object
+    8-bit integers that are computed here stays in them, also without ``quantize`` (`integers.stored`). A loaded object
     keeps its own type and place. ``fixed_shapes`` is as in `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
 
     Unless this is ``strict``, ``dtype`` and ``quantize`` say what is preferred: a checkpoint in integers stays in them,
     and a model that integers do not know is computed in float32.
     """
-    kind, integers = named_dtype(dtype), is_quantized(quantize)
+    kind, bits = named_dtype(dtype), bits_of(quantize)
     if isinstance(model, PreTrainedModel):
-        if integers:
-            raise InputError("the model was handed over loaded and stays as it is; for quantize=int8 give its folder")
+        if bits is not None:
+            raise InputError(
+                f"the model was handed over loaded and stays as it is; for quantize={quantize} give its folder"
+            )
         if kind is not None and kind != model.dtype:
             raise InputError(
                 f"the model was handed over as {model.dtype}; convert it yourself instead of dtype={dtype}"
@@ -71,12 +74,14 @@ def load_target(
         raise InputError(f"device={device} and device_map={device_map} both place the model; give one of them")
     place = named_device(device)
     name = _name(model)
-    if integers:
-        check_place(name, kind, place, device_map, fixed_shapes=fixed_shapes)
+    if bits is not None:
+        check_place(name, kind, place, device_map, bits=bits, fixed_shapes=fixed_shapes)
     trusted = trust_remote_code or trust.trusts_all()
     options = _hub_options(name)
     config = _config(name, trusted, options)
     asked = kind if strict else None
+    if bits == 4 and strict and is_described(config):
+        raise InputError(f"{name} is quantised already; leave quantize=int4 out, or give the original model")
     layout = layout_of(
         name, config, lambda: check_place(name, asked, place, device_map, fixed_shapes=fixed_shapes, stored=True)
     )
@@ -105,12 +110,13 @@ def load_target(
         warnings.warn(folder.unused(name, extra), UserWarning, stacklevel=2)
     if device is not None:
         torch.nn.Module.to(loaded, place)
-    if integers or stored is not None:
+    if bits is not None or stored is not None:
         found = prepare(HFTarget(loaded, name=name, fixed_shapes=False))
         if strict or obstacle(found) is None:
-            return quantized(found, stored)
+            return quantized(found, stored, 8 if stored is not None else bits or 8)
         to_float32(loaded)
-    note = widened(loaded) if kind is None and loaded.device.type == "cpu" and not placed else None
+    chosen = kind is None and loaded.device.type == "cpu" and not placed and not compiling_pays(loaded)
+    note = widened(loaded) if chosen else None
     target = prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
     target.note = note
     return target

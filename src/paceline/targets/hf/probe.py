@@ -22,12 +22,13 @@ import torch
 
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Reach, Request, Rows
+from paceline.targets.hf.compiled import compiled_beside
+from paceline.targets.hf.integers.kernels import short
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, Unsupported
 from paceline.targets.hf.path import UNEXPECTED, ForwardPath
 from paceline.targets.hf.probe_points import NEAR, ProbePoint, probe_points, sizes
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.hf.versions import refused
 from paceline.tree import EMPTY, DraftTree, Ints
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
@@ -60,19 +61,41 @@ def prepare(target: HFTarget) -> HFTarget:
 def _try_lean(target: HFTarget) -> None:
     """Use the lean path if the model has a known structure and the path's rows are the model's."""
     lean = Lean.of(target.own)
-    if lean is None or target.mode is not Mode.PACKED:
+    if lean is None or target.mode is not Mode.PACKED or not _agree(target, lean, target.own, SAME_OPERATIONS):
+        return
+    lean.trusted = True
+    target.paths.insert(-1, lean)
+    if target.fixed is not None:
+        target.fixed.lean = lean
+    try_compiled(target, lean)
+
+
+def try_compiled(target: HFTarget, lean: Lean) -> None:
+    """Use compiled forwards if their rows are those of the lean path, up to the rounding of kernels."""
+    path = compiled_beside(lean) if target.compiles else None
+    if path is None:
         return
     try:
-        ours, theirs = (_read_and_scored(target, path) for path in (lean, target.own))
+        if not _agree(target, path, lean, 1.0):
+            raise ArithmeticError("other numbers than torch's")
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # compilers raise errors of every kind
+        target.note = f"forwards are left to torch, for numba does not compile them ({short(error)})"
+        return
+    path.trusted = True
+    target.paths.insert(target.paths.index(lean), path)
+
+
+def _agree(target: HFTarget, one: ForwardPath, other: ForwardPath, share: float) -> bool:
+    """Whether two paths find the same rows, within a share of the tolerance."""
+    try:
+        ours, theirs = (_read_and_scored(target, path) for path in (one, other))
     except torch.OutOfMemoryError:
         raise
     except (AssertionError, *UNEXPECTED):
-        return
-    if not _gap(target, ours, theirs, SAME_OPERATIONS):
-        lean.trusted = True
-        target.paths.insert(-1, lean)
-        if target.fixed is not None:
-            target.fixed.lean = lean
+        return False
+    return not _gap(target, ours, theirs, share)
 
 
 def _read_and_scored(target: HFTarget, path: ForwardPath) -> torch.Tensor:
@@ -129,6 +152,8 @@ def _find_mode(target: HFTarget) -> None:
 
 
 def _refusal(target: HFTarget, why: str) -> UnsupportedModel:
+    from paceline.targets.hf.versions import refused  # needs transformers, which bundled models do without
+
     return UnsupportedModel(refused(f"{target.name} {why}", "choose another model", type(target.model)))
 
 

@@ -102,7 +102,7 @@ def once(measure: Measure) -> Measure:
 def slowness(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> float:
     """How many times as long a linear layer takes in a type as in float32, with the kernels that would be used."""
     kinds = (dtype, torch.float32)
-    layers = [_layer(kind, inputs, outputs) for kind in kinds]
+    layers = [layer_of(kind, inputs, outputs) for kind in kinds]
     rows = [torch.ones(max(ROWS), inputs, dtype=kind) for kind in kinds]
     packed = [(packed_here(layer) if is_ordinary(layer) else None) or layer for layer in layers]
     took = relative(packed, rows, time.perf_counter)
@@ -112,7 +112,7 @@ def slowness(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> flo
 @once
 def slowness_of_packing(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> float:
     """How many times as long a linear layer takes packed as it does ordinary; 1 where it cannot be packed."""
-    layer = _layer(dtype, inputs, outputs)
+    layer = layer_of(dtype, inputs, outputs)
     packed = packed_here(layer)
     if packed is None:
         return 1.0
@@ -120,21 +120,22 @@ def slowness_of_packing(dtype: torch.dtype, inputs: int, outputs: int, threads: 
     return took[0] / took[1]
 
 
-def _layer(dtype: torch.dtype, inputs: int, outputs: int) -> nn.Linear:
+def layer_of(dtype: torch.dtype, inputs: int, outputs: int) -> nn.Linear:
+    """A layer to be timed, of zeros."""
     return ordinary(torch.zeros(min(outputs, max(1, LARGEST // inputs)), inputs, dtype=dtype), None)
 
 
 def packing_pays(model: nn.Module) -> bool:
     """Whether packed weights are at least about as fast as ordinary ones. Small models are not timed: there the calls
     count."""
-    typical = _typical(model)
-    if typical is None or not is_ordinary(typical) or parameter_count(model) < SMALL:
+    largest = typical_layer(model)
+    if largest is None or not is_ordinary(largest) or parameter_count(model) < SMALL:
         return True
-    kind = typical.weight.dtype, typical.in_features, typical.out_features
+    kind = largest.weight.dtype, largest.in_features, largest.out_features
     return slowness_of_packing(*kind, torch.get_num_threads()) < SLOWER
 
 
-def _typical(model: nn.Module) -> nn.Linear | None:
+def typical_layer(model: nn.Module) -> nn.Linear | None:
     """The largest linear layer."""
     linears = (layer for layer in model.modules() if type(layer) is nn.Linear)
     return max(linears, key=lambda layer: layer.weight.numel(), default=None)
@@ -145,12 +146,12 @@ def widened(model: nn.Module) -> str | None:
     """Turn a model on the CPU into float32 where that is faster than its own type, and a sentence that says so. None
     where it stays as it is."""
     dtype: Any = model.dtype
-    typical = _typical(model)
-    if dtype not in (torch.bfloat16, torch.float16) or parameter_count(model) < SMALL or typical is None:
+    largest = typical_layer(model)
+    if dtype not in (torch.bfloat16, torch.float16) or parameter_count(model) < SMALL or largest is None:
         return None
     if getattr(model, "is_quantized", False):  # transformers then refuses other types
         return None
-    times = slowness(dtype, typical.in_features, typical.out_features, torch.get_num_threads())
+    times = slowness(dtype, largest.in_features, largest.out_features, torch.get_num_threads())
     if times < SLOWER:
         return None
     name = str(dtype).removeprefix("torch.")

@@ -16,6 +16,7 @@ from paceline.errors import UnsupportedModel
 from paceline.targets.base import Done, Pending, Reach, Request, Target
 from paceline.targets.cache import CacheRows, persistent_tensors
 from paceline.targets.forked import note_use
+from paceline.targets.hf.compiled import compiling_pays
 from paceline.targets.hf.generation import settings_of
 from paceline.targets.hf.own import Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack, packed_if_large, parameter_count
@@ -75,6 +76,8 @@ class HFTarget(Target):
         """What a user should know of how it was loaded."""
         self.switch = Switch.of(config)
         self._own = OwnForward(model, self.switch, mode)
+        self.compiles = False
+        """Whether forwards are to be compiled. The probe has to find them right."""
         self.fixed = None if fixed_shapes is False else self._fixed(fixed_shapes)
         self.paths: list[ForwardPath] = [self._own] if self.fixed is None else [self.fixed, self._own]
         self._one_at_a_time = threading.RLock() if self.fixed is None else self.fixed.slab.lock
@@ -149,8 +152,12 @@ class HFTarget(Target):
             return self.anatomy.logits(states)
 
     def pack(self) -> HFTarget:
-        """Pack the weights for this machine's kernels where that helps. They cannot be changed afterwards."""
+        """Have forwards compiled where that is fastest, or else pack the weights for this machine's kernels where that
+        helps. Packed weights cannot be changed afterwards."""
         model = self._own.model
+        self.compiles = compiling_pays(model)
+        if self.compiles:
+            return self
         pays = packing_pays(model)
         joined = join_layers(model, packed_if_large if pays else lambda layer: layer)
         if (pays and pack(model)) or joined:

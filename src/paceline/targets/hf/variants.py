@@ -166,6 +166,11 @@ class Inspection:
         self._modules = None
 
 
+def is_silu(act: Any) -> bool:
+    """Whether an activation is the one that is computed without its module."""
+    return isinstance(act, nn.SiLU) or type(act).__name__ == "SiLUActivation"
+
+
 def join_layers(model: Any, make: Make) -> bool:
     """Join linear layers that read the same rows in a model of one of the variants; ``make`` says what computes them.
     Whether any were joined."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from paceline.errors import InputError
-from paceline.targets.hf.int8.target import Int8Target, check_place
+from paceline.targets.hf.integers.target import IntegerTarget, check_place
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.place import free_memory
 from paceline.targets.pocket.ballast import forbid, widened, widened_config
@@ -27,24 +27,24 @@ def open_bundled(
     name: str,
     dtype: torch.dtype | None,
     device: torch.device,
-    quantize: bool = False,
+    bits: int | None = None,
     fixed_shapes: bool | None = None,
 ) -> HFTarget:
     """The target of that name."""
-    if quantize:
-        check_place(name, dtype, device, fixed_shapes=fixed_shapes)
+    if bits is not None:
+        check_place(name, dtype, device, bits=bits, fixed_shapes=fixed_shapes)
     dtype = dtype or DTYPE
     if MARK in name:
-        return _with_ballast(name, dtype, device, quantize, fixed_shapes)
+        return _with_ballast(name, dtype, device, bits, fixed_shapes)
     bundle = read_bundle(name)
     weights = {part: weight.to(device=device, dtype=dtype) for part, weight in bundle.weights.items()}
-    return _target(BundledForCausalLM(bundle.config, weights, bundle.generation), name, quantize, fixed_shapes)
+    return _target(BundledForCausalLM(bundle.config, weights, bundle.generation), name, bits, fixed_shapes)
 
 
-def _target(model: BundledForCausalLM, name: str, quantize: bool, fixed_shapes: bool | None) -> HFTarget:
+def _target(model: BundledForCausalLM, name: str, bits: int | None, fixed_shapes: bool | None) -> HFTarget:
     """Probed where kernels are not those that the tests run on."""
-    if quantize:
-        return Int8Target(model, name=name)
+    if bits is not None:
+        return IntegerTarget(model, name=name, bits=bits)
     if model.device.type == "cpu" and not fixed_shapes:
         return BundledTarget(model, name).pack()
     from paceline.targets.hf.probe import prepare
@@ -67,14 +67,14 @@ def _shaped(ballast: Ballast) -> tuple[Bundle, ModelShape]:
 
 
 def _with_ballast(
-    name: str, dtype: torch.dtype, device: torch.device, quantize: bool, fixed_shapes: bool | None
+    name: str, dtype: torch.dtype, device: torch.device, bits: int | None, fixed_shapes: bool | None
 ) -> HFTarget:
     ballast = read_ballast(name)
     _must_fit(name, ballast.size * dtype.itemsize, device)
     bundle, shape = _shaped(ballast)
     model = _built(bundle, shape, dtype, device)
     # The bias is set behind the probe, which compares differences with the spread of the logits.
-    target = _target(model, name, quantize, fixed_shapes)
+    target = _target(model, name, bits, fixed_shapes)
     if model.lm_head.bias is not None:
         forbid(model.lm_head.bias, bundle.config.vocab_size)
     return target

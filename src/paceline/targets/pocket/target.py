@@ -7,6 +7,7 @@ from typing import Any
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import OwnForward
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
+from paceline.targets.hf.probe import try_compiled
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
 
@@ -20,7 +21,13 @@ class BundledTarget(HFTarget):
         super().__init__(whole, name=name, fixed_shapes=False)
         lean = Lean.of(self._own)
         assert lean is not None, "the lean path knows bundled models"
+        self._lean = lean
         self.paths = [lean, _Whole(self)]
+
+    def pack(self) -> HFTarget:
+        super().pack()
+        try_compiled(self, self._lean)
+        return self
 
     @property
     def own(self) -> OwnForward:

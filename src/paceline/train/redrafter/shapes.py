@@ -83,7 +83,7 @@ def coverage(text: Ids, shape: HeadShape) -> float:
 
 
 def _type_of(target: Target) -> torch.dtype:
-    return torch.float32 if target.dtype_name == "int8" else target.dtype
+    return torch.float32 if target.exact else target.dtype
 
 
 def _draft_seconds(head: RecurrentHead, target: Target) -> float:

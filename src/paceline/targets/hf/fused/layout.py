@@ -7,23 +7,29 @@ A call with hundreds of arrays would take longer than the forward of a small mod
 
 # A job: one forward, or one product.
 (
-    KIND, THREADS, MEETING, COUNT, CHOSEN, CHOICE, FIRST, LAST, LAYERS, PENDING, HEAD,  # what to compute
-    WIDTH, HEADS, SHARED, SIZE, INNER, VOCABULARY,                                      # sizes of the model
-    LAYER_TABLE, LAYER_NUMBERS, NORM, EPS, WEIGHT, SCALES, BIAS,                        # its weights; of the head
+    FUNCTION, THREADS, MEETING, COUNT, CHOSEN, CHOICE, FIRST, LAST, LAYERS, PENDING, HEAD,  # what to compute
+    FORM, HEAD_FORM, NARROW,                                                            # of what kind numbers are
+    WIDTH, HEADS, SHARED, SIZE, INNER, VOCABULARY, COARSENESS,                          # sizes of the model
+    LAYER_TABLE, LAYER_NUMBERS, NORM, EPS, UNEMBEDDING, _W, _S, _B, _G,                 # its weights; the head's
     ROWS, EXTRAS, TEXTS, COSINES, SINES,                                                # the rows
-    STATES, NORMED, SHORTS, STEPS, PROJECTED, MIXED, GATE, UP, OUT, LOGITS,             # memory to work in
+    STATES, NORMED, PREPARED, STEPS, PROJECTED, MIXED, GATE, UP, OUT, LOGITS,           # memory to work in
     SCRATCH, SCRATCH_SIZE,                                                              # and each thread's own
     JOB,
-) = range(42)
-FORWARD, PRODUCT = range(2)
-"""Kinds of jobs."""
+) = range(48)
 
-# A layer's addresses: of weights, with scales and bias directly behind them, and its window (0 for none).
+# Forms of rows that are multiplied: floats, or whole numbers of 16 bits, or of 8 with the sums of their groups.
+FLOATS, SHORTS, BYTES = range(3)
+
+# A linear layer's addresses, first of the function that computes it. Those that it lacks are 0. Only weights of 4 bits
+# have multipliers of groups.
+PRODUCT, WEIGHT, SCALES, BIAS, GROUPS, LINEAR = range(6)
+
+# A layer's addresses: of norms, and where its linear layers stand; and its window (0 for none).
 (
     BEFORE, BETWEEN, QUERY_NORM, KEY_NORM, WINDOW,
     QUERY, KEY, VALUE, PROJECT, GATED, RAISED, LOWERED,
     LAYER,
-) = (0, 1, 2, 3, 4, 5, 8, 11, 14, 17, 20, 23, 26)
+) = (0, 1, 2, 3, 4, *(5 + LINEAR * number for number in range(8)))
 # A layer's numbers.
 EPS_BEFORE, EPS_BETWEEN, EPS_QUERY, EPS_KEY, SCALE, VALUE_SHIFT, NUMBERS = range(7)
 

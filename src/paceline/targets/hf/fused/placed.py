@@ -12,9 +12,12 @@ from torch import nn
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.stages import OWN
 from paceline.targets.hf.fused.team import Table
-from paceline.targets.hf.int8.kernels import Compiled
-from paceline.targets.hf.int8.linear import Int8Linear
+from paceline.targets.hf.fused.tiles import OUTPUTS, SPAN, Nibbles
+from paceline.targets.hf.fused.weights import KINDS, Kind, Weights, of_floats
+from paceline.targets.hf.integers.kernels import Compiled
+from paceline.targets.hf.integers.linear import IntegerLinear
 from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.snapshot import ModuleSnapshot
 from paceline.targets.hf.variants import LlamaModules
@@ -32,12 +35,15 @@ class Unplaceable(Exception):
 class PlacedWeights:
     """Tables of a model's layers and of its head. All that they name is held, so its memory stays."""
 
-    def __init__(self, modules: LlamaModules, value_steps: dict[int, float]) -> None:
-        """`Unplaceable` where a linear layer is hooked, or another than these tables are for."""
+    def __init__(self, modules: LlamaModules, value_steps: dict[int, float] | None) -> None:
+        """``value_steps`` are those of integers. `Unplaceable` where a linear layer is hooked, or another than these
+        tables are for."""
         self._modules = modules
         self._snapshot = ModuleSnapshot()
         self._held: list[tuple[torch.Tensor, int]] = []
         """Parameters and buffers, with their addresses."""
+        self._copies: list[tuple[torch.Tensor, int, torch.Tensor]] = []
+        """Those in a narrower type, their versions, and floats of the same values."""
         count, first = len(modules.layers), modules.layers[0]
         self.layers = np.zeros((count, at.LAYER), np.int64)
         self.numbers = np.zeros((count, at.NUMBERS))
@@ -45,6 +51,7 @@ class PlacedWeights:
         self.size = int(first.attention.head_dim)
         self.width, self.inner = _outputs(first.out), _outputs(first.gate)
         self.heads, self.shared = (_outputs(linear) // self.size for linear in first.qkv[:2])
+        self.kind = weights_of(first.out)[0].kind
         for number, layer in enumerate(modules.layers):
             table, numbers = self.layers[number], self.numbers[number]
             table[at.BEFORE], numbers[at.EPS_BEFORE] = self._norm(layer.before, self.width)
@@ -54,13 +61,15 @@ class PlacedWeights:
                 table[at.KEY_NORM], numbers[at.EPS_KEY] = self._norm(layer.norms[1], self.size)
             table[at.WINDOW] = layer.window(layer.attention) or 0
             numbers[at.SCALE] = layer.attention.scaling
-            numbers[at.VALUE_SHIFT] = 1.5 * 2.0**VALUE_BITS * value_steps[layer.attention.layer_idx]
+            if value_steps is not None:
+                numbers[at.VALUE_SHIFT] = 1.5 * 2.0**VALUE_BITS * value_steps[layer.attention.layer_idx]
             linears = (*layer.qkv, layer.out, layer.gate, layer.up, layer.down)
-            for place, linear, shape in zip(range(at.QUERY, at.LAYER, 3), linears, self._shapes, strict=True):
-                table[place : place + 3] = self._linear(linear, shape)
+            for place, linear, shape in zip(range(at.QUERY, at.LAYER, at.LINEAR), linears, self._shapes, strict=True):
+                table[place : place + at.LINEAR] = self._linear(linear, self.kind, shape)
         self.norm, self.eps = self._norm(modules.norm, self.width)
         self.vocabulary = _outputs(modules.head)
-        self.head = self._linear(modules.head, (self.vocabulary, self.width))
+        self.head_kind = KINDS[self.kind.head]
+        self.head = self._linear(modules.head, self.head_kind, (self.vocabulary, self.width))
         self._facts = self._read()
 
     @property
@@ -70,12 +79,23 @@ class PlacedWeights:
         around = [(heads, width), (shared, width), (shared, width), (width, heads)]
         return [*around, (inner, width), (inner, width), (width, inner)]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys and values."""
+        return torch.bfloat16 if self.kind == KINDS["brains"] else torch.float32
+
+    @property
+    def forms(self) -> tuple[int, int]:
+        """Of rows in layers, and before the head."""
+        return self.kind.form, self.head_kind.form
+
     def are_of(self, modules: LlamaModules) -> bool:
         """Whether the tables say what the model is now. Asked before every forward."""
         return (
             modules is self._modules
             and self._snapshot.unchanged()
             and all(tensor.data_ptr() == address for tensor, address in self._held)
+            and all(tensor._version == version for tensor, version, _ in self._copies)
             and self._read() == self._facts
         )
 
@@ -88,32 +108,61 @@ class PlacedWeights:
         return [*facts, *((one.scaling, one.layer_idx, one.head_dim, window) for one, window in kinds)]
 
     def _norm(self, norm: Any, size: int) -> tuple[int, float]:
-        return self._address(norm._parameters["weight"], (size,), torch.float32), float(norm.variance_epsilon)
+        return self._floats(norm._parameters["weight"], size), float(norm.variance_epsilon)
 
-    def _linear(self, linear: nn.Module, shape: tuple[int, int]) -> tuple[int, int, int]:
-        """Addresses of a weight, its scales and its bias."""
+    def _linear(self, linear: nn.Module, kind: Kind, shape: tuple[int, int]) -> tuple[int, int, int, int, int]:
+        """A linear layer's addresses."""
         outputs, inputs = shape
-        whole, first = (linear.joint.layer, linear.rows.start) if isinstance(linear, LinearSlice) else (linear, 0)
-        if not self._snapshot.add(linear) or not isinstance(whole, Int8Linear):
+        if not self._snapshot.add(linear):
             raise Unplaceable
-        if not isinstance(whole.product, Compiled) or (_outputs(linear), whole.in_features) != shape:
+        weights, first = weights_of(linear)
+        given: Any = linear
+        if weights.kind != kind or (_outputs(linear), int(given.in_features)) != (outputs, inputs) or first % OUTPUTS:
             raise Unplaceable
-        total = whole.out_features
-        weight = self._address(whole.product.integers, (total, inputs), torch.int8)
-        scales = self._address(whole.product.scales, (total,), torch.float32)
+        for tensor in (weights.memory, weights.scales, weights.multipliers):
+            if tensor is not None:
+                self._hold(tensor)
+        if "weight" in linear._parameters:
+            self._hold(linear._parameters["weight"])
         bias = linear._parameters.get("bias")
-        place = 0 if bias is None else self._address(bias, (outputs,), torch.float32)
-        return weight + first * inputs, scales + 4 * first, place
+        return weights.at(first, 0 if bias is None else self._floats(bias, outputs))
 
-    def _address(self, tensor: torch.Tensor | None, shape: tuple[int, ...], kind: torch.dtype) -> int:
-        if tensor is None or tensor.shape != shape or tensor.dtype != kind or not tensor.is_contiguous():
+    def _floats(self, tensor: torch.Tensor | None, size: int) -> int:
+        """The address of a vector in float32, or of a copy in it."""
+        if tensor is None or tensor.shape != (size,) or not tensor.is_contiguous() or tensor.device.type != "cpu":
             raise Unplaceable
+        self._hold(tensor)
+        if tensor.dtype == torch.float32:
+            return tensor.data_ptr()
+        copy = tensor.detach().float()
+        self._copies.append((tensor, tensor._version, copy))
+        return copy.data_ptr()
+
+    def _hold(self, tensor: torch.Tensor | None) -> None:
+        assert tensor is not None
         self._held += [(tensor, tensor.data_ptr()), (tensor.detach(), tensor.data_ptr())]
-        return tensor.data_ptr()
+
+
+def weights_of(linear: Any) -> tuple[Weights, int]:
+    """The weights that compute a linear layer, and its first output among theirs."""
+    whole, first = (linear.joint.layer, linear.rows.start) if isinstance(linear, LinearSlice) else (linear, 0)
+    if isinstance(whole, IntegerLinear) and isinstance(whole.product, Compiled):
+        return whole.product.weights, first
+    if type(whole) is nn.Linear and not whole._forward_hooks and not whole._forward_pre_hooks:
+        weight = whole._parameters["weight"]
+        if weight is not None and weight.device.type == "cpu" and (weights := of_floats(weight.detach())) is not None:
+            return weights, first
+    raise Unplaceable
 
 
 def _outputs(linear: Any) -> int:
     return int(linear.out_features)
+
+
+def _bytes_of(values: int) -> int:
+    """Bytes of a row of whole numbers in any form."""
+    padded = -(-values // Nibbles.STEP) * Nibbles.STEP
+    return max(2 * values, padded + Nibbles.STEP_BYTES * -(-padded // SPAN))
 
 
 class Workspace:
@@ -123,7 +172,7 @@ class Workspace:
         heads = weights.heads * weights.size
         self._sizes = {
             at.NORMED: (weights.width, np.float32),
-            at.SHORTS: (max(weights.width, weights.inner, heads), np.int16),
+            at.PREPARED: (_bytes_of(max(weights.width, weights.inner, heads)), np.int8),
             at.STEPS: (1, np.float32),
             at.PROJECTED: (heads + 2 * weights.shared * weights.size, np.float32),
             at.MIXED: (heads, np.float32),
@@ -131,7 +180,7 @@ class Workspace:
             at.UP: (weights.inner, np.float32),
             at.OUT: (weights.width, np.float32),
         }
-        self._own = 2 * weights.size
+        self._own = OWN * weights.size
         self._memory: dict[int, np.ndarray[Any, Any]] = {}
         self._rows = self._length = self._threads = 0
 
@@ -177,7 +226,7 @@ def text_of(request: Request, weights: PlacedWeights) -> Table:
     assert isinstance(rows, CacheRows), "this target scores the rows it opened"
     table = np.zeros((len(weights.places), at.BUFFERS), np.int64)
     for number, place in enumerate(weights.places):
-        layer = rows.room(place, weights.shared, weights.size, len(request.tokens))
+        layer = rows.room(place, weights.shared, weights.size, len(request.tokens), weights.dtype)
         assert layer.keys is not None and layer.values is not None, "there is room"
         table[number] = layer.capacity, layer.keys.data_ptr(), layer.values.data_ptr()
     return table

@@ -1,23 +1,28 @@
 """The stages between products, row by row and head by head.
 
-No stage lets a row depend on how many others there are, on the threads, or on the memory that it lies in: sums are
-exact, or they are sums of doubles in one row and rounded to a float. `int8.operations` says which sums are exact, and
-rounds where these stages do, so both find the same bits.
+No stage lets a row depend on how many others there are, on the threads, or on the memory that it lies in. In models of
+integers sums are exact, or they are sums of doubles in one row and rounded to a float: `integers.operations` says
+which, and rounds where these stages do, so both find the same bits. In models of floats every sum has one order, that
+of the row's own text.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import float32, float64, int16, int32
+from numba import float32, float64, int8, int16, int32
 
 from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.tiles import NARROW as NARROW_SUMS
+from paceline.targets.hf.fused.tiles import SPAN, Nibbles
 from paceline.targets.hf.fused.vector import (
+    bytes_at,
     compiled,
     double_of,
     doubles_at,
     float_of,
     floats_at,
+    int_of,
     ints_at,
     long_of,
     longs_at,
@@ -34,6 +39,9 @@ LARGEST = 127
 MAGIC = 6755399441055744.0
 """Next to a number as large as this, doubles are whole."""
 LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
+STEP, PAIRS_OF_SPAN = Nibbles.STEP, NARROW_SUMS.values
+OWN = 6
+"""Floats for each one of a head that a thread has for itself: sums in doubles, and four rows of keys or values."""
 FARTHEST = 700.0
 """Exponentials of larger numbers are no floats."""
 
@@ -95,22 +103,58 @@ def _largest(values: int, count: int) -> Any:
 
 
 @compiled()
-def rounded(values: int, count: int, shorts: int, step: int) -> None:
-    """A row as whole numbers and their step. The step of a row that is no number is none."""
+def reach(count: int, form: int) -> int:
+    """Values of a row that is multiplied, zeros at its end included."""
+    return (count + STEP - 1) // STEP * STEP if form == at.BYTES else count
+
+
+@compiled()
+def _rounded(values: int, count: int, unit: Any, shorts: int) -> None:
     given, result = floats_at(values), shorts_at(shorts)
-    largest = _largest(values, count)
-    unit = float_of(largest) * float32(1 / LARGEST)
-    floats_at(step)[0] = unit
-    if unit == float32(0.0) or largest >= int32(EXPONENT):
-        for place in range(count):
-            result[place] = 0
-        return
     for place in range(count):
         result[place] = int16(int32(round_even(given[place] / unit)))
 
 
 @compiled()
-def entered(job: int, row: int, weight: int, eps: float, pending: bool) -> None:
+def _rounded_with_groups(values: int, count: int, unit: Any, bytes_: int, padded: int) -> None:
+    """As bytes, up to a ``padded`` number of them, and the sums of the groups that weights of 4 bits have."""
+    given, result = floats_at(values), bytes_at(bytes_)
+    for place in range(count):
+        result[place] = int8(int32(round_even(given[place] / unit)))
+    for place in range(count, padded):
+        result[place] = int8(0)
+    sums, pairs = shorts_at(bytes_ + padded), PAIRS_OF_SPAN
+    for span in range((padded + SPAN - 1) // SPAN):
+        line, first = span * pairs, span * SPAN
+        for pair in range(pairs):
+            sums[line + pair] = int16(0)
+        for begin in range(first, min(padded, first + SPAN), 2 * pairs):
+            for pair in range(pairs):
+                sums[line + pair] += int16(result[begin + 2 * pair]) + int16(result[begin + 2 * pair + 1])
+
+
+@compiled()
+def prepared(job: int, values: int, count: int, row: int, form: int) -> None:
+    """A row as whole numbers and their step, for a product. The step of a row that is no number is none."""
+    J = longs_at(job)
+    largest = _largest(values, count)
+    unit = float_of(largest) * float32(1 / LARGEST)
+    floats_at(J[at.STEPS])[row] = unit
+    if unit == float32(0.0) or largest >= int32(EXPONENT):
+        zeros = floats_at(values)
+        for place in range(count):
+            zeros[place] = float32(0.0)
+        unit = float32(1.0)
+    if form == at.SHORTS:
+        _rounded(values, count, unit, J[at.PREPARED] + 2 * row * count)
+    else:
+        padded = reach(count, form)
+        size = padded + 2 * PAIRS_OF_SPAN * ((padded + SPAN - 1) // SPAN)
+        _rounded_with_groups(values, count, unit, J[at.PREPARED] + row * size, padded)
+
+
+@compiled()
+def entered(job: int, row: int, weight: int, eps: float, pending: int, form: int) -> None:
     """Add what the last product found to a row's states; norm and round them for the next, if there is a ``weight``."""
     J = longs_at(job)
     width = J[at.WIDTH]
@@ -122,7 +166,8 @@ def entered(job: int, row: int, weight: int, eps: float, pending: bool) -> None:
     if weight:
         place = J[at.NORMED] + 4 * row * width
         normed(states, floats_at(weight), eps, width, floats_at(place))
-        rounded(place, width, J[at.SHORTS] + 2 * row * width, J[at.STEPS] + 4 * row)
+        if form != at.FLOATS:
+            prepared(job, place, width, row, form)
 
 
 @compiled()
@@ -148,17 +193,8 @@ def gated(gate: int, up: int, first: int, last: int) -> None:
 
 
 @compiled()
-def coarseness(size: int) -> Any:
-    """What a power of two is multiplied with to round a head of this size as coarsely as exact products want it."""
-    bits, reach = 0, 1
-    while reach < size:
-        reach, bits = 2 * reach, bits + 1
-    return float32(1.5 * 2.0 ** (24 - (24 - bits) // 2))
-
-
-@compiled()
 def _prepared(job: int, row: int, head: int, norm: int, eps: float, spare: int) -> None:
-    """Norm, rotate and round one head of a row in its place."""
+    """Norm and rotate one head of a row in its place; round it, where its products are to be exact."""
     J = longs_at(job)
     size = J[at.SIZE]
     values, before, half = floats_at(head), floats_at(spare), size // 2
@@ -171,14 +207,16 @@ def _prepared(job: int, row: int, head: int, norm: int, eps: float, spare: int) 
         values[place] = before[place] * cosines[place] + before[place + half] * sines[place]
     for place in range(half, size):
         values[place] = before[place] * cosines[place] + before[place - half] * sines[place]
-    shift = float_of(_largest(head, size) & int32(EXPONENT)) * coarseness(size)
-    for place in range(size):
-        values[place] = (values[place] + shift) - shift
+    if J[at.FORM] != at.FLOATS:
+        shift = float_of(_largest(head, size) & int32(EXPONENT)) * float32(double_of(J[at.COARSENESS]))
+        for place in range(size):
+            values[place] = (values[place] + shift) - shift
 
 
 @compiled()
 def written(job: int, layer: int, row: int, head: int, thread: int) -> None:
-    """The key and the value of a row in the memory of its text. Values that are no numbers are zeros."""
+    """The key and the value of a row in the memory of its text. Values that are no numbers are zeros: those of hidden
+    rows are multiplied by weights of zero."""
     J = longs_at(job)
     L = longs_at(J[at.LAYER_TABLE] + 8 * at.LAYER * layer)
     N = doubles_at(J[at.LAYER_NUMBERS] + 8 * at.NUMBERS * layer)
@@ -189,12 +227,36 @@ def written(job: int, layer: int, row: int, head: int, thread: int) -> None:
     _prepared(job, row, key, L[at.KEY_NORM], N[at.EPS_KEY], J[at.SCRATCH] + thread * J[at.SCRATCH_SIZE])
     given, other, shift = floats_at(key), floats_at(key + 4 * shared * size), float32(N[at.VALUE_SHIFT])
     B = longs_at(texts + 8 * at.BUFFERS * layer)
-    place = 4 * (head * B[at.CAPACITY] + R[at.PLACE]) * size
-    keys, values = floats_at(B[at.KEYS] + place), floats_at(B[at.VALUES] + place)
+    place = (head * B[at.CAPACITY] + R[at.PLACE]) * size
     for number in range(size):
-        keys[number] = given[number]
-        value = (other[number] + shift) - shift
-        values[number] = value if value - value == float32(0.0) else float32(0.0)
+        value = (other[number] + shift) - shift if J[at.FORM] != at.FLOATS else other[number]
+        other[number] = value if value - value == float32(0.0) else float32(0.0)
+    if J[at.NARROW]:
+        _narrowed(given, size, shorts_at(B[at.KEYS] + 2 * place))
+        _narrowed(other, size, shorts_at(B[at.VALUES] + 2 * place))
+        return
+    keys, values = floats_at(B[at.KEYS] + 4 * place), floats_at(B[at.VALUES] + 4 * place)
+    for number in range(size):
+        keys[number], values[number] = given[number], other[number]
+
+
+@compiled()
+def _narrowed(values: Any, count: int, result: Any) -> None:
+    """Floats as bfloat16, the nearest, of two the even one."""
+    for place in range(count):
+        bits = int_of(values[place])
+        result[place] = int16((bits + int32(0x7FFF) + ((bits >> int32(16)) & int32(1))) >> int32(16))
+
+
+@compiled(inline="always")
+def _at(rows: int, row: int, size: int, narrow: bool, spare: int) -> int:
+    """The address of a row of keys or values as floats."""
+    if not narrow:
+        return rows + 4 * row * size
+    given, result = shorts_at(rows + 2 * row * size), ints_at(spare)
+    for place in range(size):
+        result[place] = int32(given[place]) << int32(16)
+    return spare
 
 
 @compiled()
@@ -213,16 +275,19 @@ def attended(job: int, layer: int, row: int, into: int, head: int, thread: int) 
         start, skipped = max(0, R[at.POSITION] + 1 - L[at.WINDOW]), max(0, count - L[at.WINDOW])
     further, count, prefix = further + 8 * skipped, count - skipped, max(0, R[at.PREFIX] - start)
     B = longs_at(texts + 8 * at.BUFFERS * layer)
-    offset = 4 * head * B[at.CAPACITY] * size
+    exact, narrow = J[at.FORM] != at.FLOATS, J[at.NARROW] != 0
+    offset = (2 if narrow else 4) * head * B[at.CAPACITY] * size
     keys, values = B[at.KEYS] + offset, B[at.VALUES] + offset
     spare = J[at.SCRATCH] + thread * J[at.SCRATCH_SIZE]
+    wide, weights = spare + 8 * size, spare + 4 * OWN * size
     for number in range(head * group, (head + 1) * group):
         query = J[at.PROJECTED] + 4 * (row * (heads + 2 * shared) + number) * size
         _prepared(job, row, query, L[at.QUERY_NORM], N[at.EPS_QUERY], spare)
-        weights = spare + 8 * size
-        is_number = _scored(query, keys, start, prefix, further, count, size, float32(N[at.SCALE]), weights)
+        is_number = _scored(
+            query, keys, start, prefix, further, count, size, float32(N[at.SCALE]), weights, wide, exact, narrow
+        )
         result = floats_at(J[at.MIXED] + 4 * (into * heads + number) * size)
-        _mixed(values, start, prefix, further, count, size, weights, spare, result)
+        _mixed(values, start, prefix, further, count, size, weights, spare, wide, narrow, result)
         if not is_number:
             for place in range(size):
                 result[place] = float32(float("nan"))
@@ -230,7 +295,7 @@ def attended(job: int, layer: int, row: int, into: int, head: int, thread: int) 
 
 @compiled(fastmath={"reassoc", "contract"})
 def _dot(one: Any, other: Any, count: int) -> Any:
-    """Exact, so in any order."""
+    """Exact, or added up as LLVM does it for heads of one size, which depends on nothing else."""
     total = float32(0.0)
     for place in range(count):
         total += one[place] * other[place]
@@ -239,50 +304,79 @@ def _dot(one: Any, other: Any, count: int) -> Any:
 
 @compiled()
 def _scored(
-    query: int, keys: int, start: int, prefix: int, further: int, count: int, size: int, scale: Any, weights: int
+    query: int,
+    keys: int,
+    start: int,
+    prefix: int,
+    further: int,
+    count: int,
+    size: int,
+    scale: Any,
+    weights: int,
+    wide: int,
+    exact: bool,
+    narrow: bool,
 ) -> bool:
     """The weights of all keys that a row sees, as floats; whether its scores are numbers."""
     given, result, more = floats_at(query), floats_at(weights), longs_at(further)
-    for j in range(prefix):
-        result[j] = _dot(given, floats_at(keys + 4 * (start + j) * size), size) * scale
-    for j in range(count):
-        result[prefix + j] = _dot(given, floats_at(keys + 4 * more[j] * size), size) * scale
+    for j in range(prefix + count):
+        key = _at(keys, start + j if j < prefix else more[j - prefix], size, narrow, wide)
+        result[j] = _dot(given, floats_at(key), size) * scale
     most, is_number = result[0], True
     for j in range(prefix + count):
         most = max(most, result[j])
         is_number = is_number and result[j] == result[j]
-    shift = float32(WEIGHT_SHIFT)
     for j in range(prefix + count):
-        result[j] = (float32(exponential(float64(result[j] - most))) + shift) - shift
+        result[j] = float32(exponential(float64(result[j] - most)))
+    if exact:
+        shift = float32(WEIGHT_SHIFT)
+        for j in range(prefix + count):
+            result[j] = (result[j] + shift) - shift
     return is_number
 
 
 @compiled(fastmath={"reassoc", "contract"})
 def _mixed(
-    values: int, start: int, prefix: int, further: int, count: int, size: int, weights: int, spare: int, result: Any
+    values: int,
+    start: int,
+    prefix: int,
+    further: int,
+    count: int,
+    size: int,
+    weights: int,
+    spare: int,
+    wide: int,
+    narrow: bool,
+    result: Any,
 ) -> None:
-    """Values by their weights. Sums in doubles are exact."""
+    """Values by their weights, in doubles, four by four in the order of the text: wherever they lie in memory."""
     given, totals, more, whole = floats_at(weights), doubles_at(spare), longs_at(further), 0.0
-    for j in range(prefix + count):
+    seen = prefix + count
+    for j in range(seen):
         whole += float64(given[j])
     for place in range(size):
         totals[place] = 0.0
-    fours = prefix // 4 * 4
+    fours = seen // 4 * 4
     for j in range(0, fours, 4):
         a, b = float64(given[j]), float64(given[j + 1])
         c, d = float64(given[j + 2]), float64(given[j + 3])
         if a == 0.0 and b == 0.0 and c == 0.0 and d == 0.0:
             continue
-        line = values + 4 * (start + j) * size
-        one, two = floats_at(line), floats_at(line + 4 * size)
-        three, four = floats_at(line + 8 * size), floats_at(line + 12 * size)
+        line = 4 * size
+        one = floats_at(_at(values, start + j if j < prefix else more[j - prefix], size, narrow, wide))
+        j += 1
+        two = floats_at(_at(values, start + j if j < prefix else more[j - prefix], size, narrow, wide + line))
+        j += 1
+        three = floats_at(_at(values, start + j if j < prefix else more[j - prefix], size, narrow, wide + 2 * line))
+        j += 1
+        four = floats_at(_at(values, start + j if j < prefix else more[j - prefix], size, narrow, wide + 3 * line))
         for place in range(size):
             totals[place] += (
                 a * float64(one[place]) + b * float64(two[place]) + c * float64(three[place]) + d * float64(four[place])
             )
-    for j in range(fours, prefix + count):
-        slot = start + j if j < prefix else more[j - prefix]
-        a, one = float64(given[j]), floats_at(values + 4 * slot * size)
+    for j in range(fours, seen):
+        a = float64(given[j])
+        one = floats_at(_at(values, start + j if j < prefix else more[j - prefix], size, narrow, wide))
         for place in range(size):
             totals[place] += a * float64(one[place])
     for place in range(size):

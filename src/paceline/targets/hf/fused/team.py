@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.forward import SPINS, wait, work
-from paceline.targets.hf.fused.vector import add, compiled, load, longs_at, pause, yields
+from paceline.targets.hf.fused.forward import SPINS, wait
+from paceline.targets.hf.fused.vector import add, call, compiled, load, longs_at, pause, yields
 
 Table = NDArray[np.int64]
 
@@ -26,13 +26,13 @@ WAITS = 100_000
 """Looks for work before a thread sleeps: a few milliseconds."""
 
 
-@compiled()
+@compiled(public=True)
 def serve(control: int, thread: int, seen: int) -> int:
     """Compute what comes until nothing has come for a while; the number of the last call, or -1 at the end."""
     C, looks = longs_at(control), 0
     while looks < WAITS:
-        call = load(control + 8 * CALLS)
-        if call == seen:
+        now = load(control + 8 * CALLS)
+        if now == seen:
             pause()
             looks += 1
             if looks % SPINS == 0:
@@ -40,27 +40,27 @@ def serve(control: int, thread: int, seen: int) -> int:
             continue
         if C[STOP]:
             return -1
-        seen, looks = call, 0
+        seen, looks = now, 0
         task = C[TASK]
         if thread < longs_at(task)[at.THREADS]:
-            work(task, thread)
+            call(longs_at(task)[at.FUNCTION], task, thread)
         add(control + 8 * DONE, 1)
     return seen
 
 
-@compiled()
+@compiled(public=True)
 def lead(control: int, task: int, others: int) -> None:
     """Compute a job with the others, and wait until they have left it."""
-    work(task, 0)
+    call(longs_at(task)[at.FUNCTION], task, 0)
     wait(control + 8 * DONE, others)
 
 
-@compiled()
+@compiled(public=True)
 def raised(address: int, by: int) -> None:
     add(address, by)
 
 
-@compiled()
+@compiled(public=True)
 def read(address: int) -> int:
     return load(address)  # type: ignore[no-any-return]
 

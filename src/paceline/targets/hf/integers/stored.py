@@ -24,7 +24,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as MET
 from paceline.errors import DamagedFile, UnsupportedModel
 from paceline.targets.hf import folder
 from paceline.targets.hf.folder import ORIGINAL, SINGLE, in_one_line, weight_files
-from paceline.targets.hf.int8.linear import Integers
+from paceline.targets.hf.integers.linear import Integers
 
 ELSEWHERE = f"{ORIGINAL}, or load this one with transformers and give it to paceline.load"
 FIELDS = ("quantization_config", "compression_config")

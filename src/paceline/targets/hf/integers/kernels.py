@@ -15,10 +15,14 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 
 from paceline.targets.hf.speed import ROWS, relative
+
+if TYPE_CHECKING:
+    from paceline.targets.hf.fused.weights import Weights
 
 ZERO = 128
 """What stands for zero where rows are unsigned."""
@@ -166,19 +170,37 @@ def added(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class Compiled(Product):
-    """Our own, which a whole forward is compiled with (`fused`), over the weight as it is."""
+    """Our own, which a whole forward is compiled with (`fused`)."""
+
+    weights: Weights
 
     def __init__(self, weight: torch.Tensor, scales: torch.Tensor) -> None:
-        from paceline.targets.hf.fused.product import in_large_pages, product
+        from paceline.targets.hf.fused import weights
 
         super().__init__(weight, scales)
-        self.integers, self._product = in_large_pages(weight), product
+        self.weights, self._fused = weights.of_bytes(weight, scales), weights
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        return self._product(rows, self.integers, self.scales)
+        return self._fused.product(rows, self.weights)
 
     def weight(self) -> torch.Tensor:
-        return self.integers
+        return self._fused.bytes_of(self.weights)
+
+
+class CompiledNibbles(Compiled):
+    """Over integers of 4 bits in groups. A group's integers times its multiplier are whole numbers too."""
+
+    def __init__(self, values: torch.Tensor, multipliers: torch.Tensor, scales: torch.Tensor) -> None:
+        from paceline.targets.hf.fused import weights
+
+        self.scales, self._inputs = scales, values.shape[1]
+        self.weights, self._fused = weights.of_nibbles(values, multipliers, scales), weights
+
+    def weight(self) -> torch.Tensor:
+        groups, multipliers = self._fused.groups_of(self._inputs), self.weights.multipliers
+        assert multipliers is not None, "nibbles have multipliers"
+        values: torch.Tensor = self._fused.nibbles_of(self.weights)[:, : self._inputs].int()
+        return values * multipliers[:, groups]
 
 
 KERNELS: tuple[type[Product], ...] = (Fbgemm, OneDNN, FbgemmHalves, Plain)
@@ -188,35 +210,61 @@ KERNELS: tuple[type[Product], ...] = (Fbgemm, OneDNN, FbgemmHalves, Plain)
 def fastest(threads: int, *, compiled: bool = False) -> type[Product]:
     """The fastest of the exact kernels on this processor with so many threads."""
     own = [Compiled] if compiled else []
+    if compiled and not _multiplies_in_one():
+        return Compiled
     return chosen([*own, *filter(is_exact, KERNELS)] or [InFloats])
 
 
 def kernel_for(inputs: int, threads: int) -> type[Product]:
     """The kernel of a layer with so many inputs."""
-    if obstacle() is not None:
-        return fastest(threads)
-    from paceline.targets.hf.fused.vector import MULTIPLY
+    return fastest(threads, compiled=compilable(inputs))
 
-    return fastest(threads, compiled=inputs % MULTIPLY.values == 0)
+
+def compilable(inputs: int) -> bool:
+    """Whether products of 8-bit integers with so many inputs can be compiled here."""
+    if obstacle() is not None:
+        return False
+    from paceline.targets.hf.fused.weights import KINDS, can_be
+
+    return can_be(KINDS["bytes"], inputs)
+
+
+def _multiplies_in_one() -> bool:
+    """Whether the processor multiplies 8-bit integers and adds them up in one instruction. Others' kernels then are
+    fast too, and without it they are not."""
+    from paceline.targets.hf.fused.vector import features
+
+    return "avx512vnni" in features()
+
+
+@cache
+def without_numba() -> str | None:
+    """Why numba cannot be used, in a few words, if so."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return "numba is not installed"
+    except Exception as error:
+        return f"numba cannot be used ({short(error)})"
+    return None
 
 
 @cache
 def obstacle() -> str | None:
-    """Why nothing is compiled here, in a few words, if so."""
-    try:
-        import numba
-    except ImportError:
-        return "numba is not installed"
-    except Exception as error:
-        return f"numba cannot be used ({_short(error)})"
+    """Why products of integers are not compiled here, in a few words, if so."""
+    if (why := without_numba()) is not None:
+        return why
+    import numba
+
     try:
         exact = is_exact(Compiled)
     except Exception as error:
-        return f"numba {numba.__version__} does not compile it ({_short(error)})"
+        return f"numba {numba.__version__} does not compile it ({short(error)})"
     return None if exact else f"numba {numba.__version__} compiles wrong sums"
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
+    """Another library's error on a line."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:SHOWN]
 
 
@@ -236,7 +284,7 @@ def chosen(kernels: Sequence[type[Product]], clock: Callable[[], float] = time.p
 
 def _among_others(product: Product) -> Callable[[torch.Tensor], object]:
     """A product with as many of torch's operations as come with it in a forward of the lean path."""
-    from paceline.targets.hf.int8.operations import coarse, exponential, normed
+    from paceline.targets.hf.integers.operations import coarse, exponential, normed
 
     weight = torch.ones(TIMED[0])
 

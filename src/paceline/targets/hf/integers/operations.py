@@ -151,9 +151,14 @@ def exponential(values: torch.Tensor) -> torch.Tensor:
 
 def coarse(heads: torch.Tensor) -> torch.Tensor:
     """Each row of a head rounded to multiples of a power of two, so few of them that products add up exactly."""
-    bits = (FLOAT_BITS - math.ceil(math.log2(heads.shape[-1]))) // 2
     below = heads.abs().amax(-1, keepdim=True).view(torch.int32).bitwise_and_(_EXPONENT).view(torch.float32)
-    return _rounded(heads, below.mul_(1.5 * 2.0 ** (FLOAT_BITS - bits)))
+    return _rounded(heads, below.mul_(coarseness(heads.shape[-1])))
+
+
+def coarseness(size: int) -> float:
+    """What the power of two below the largest value of a head is multiplied with to round the head, by `_rounded`."""
+    bits = (FLOAT_BITS - math.ceil(math.log2(size))) // 2
+    return float(1.5 * 2.0 ** (FLOAT_BITS - bits))
 
 
 def to_steps(rows: torch.Tensor, step: float) -> torch.Tensor:

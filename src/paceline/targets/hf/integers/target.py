@@ -1,4 +1,4 @@
-"""A target whose weights are 8-bit integers and whose rows are the same, bit by bit, whatever they are scored with."""
+"""A target whose weights are integers and whose rows are the same, bit by bit, whatever they are scored with."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import nn
 
 from paceline.errors import InputError, UnsupportedModel
 from paceline.targets.base import Request
-from paceline.targets.hf.int8.kernels import Compiled
-from paceline.targets.hf.int8.kernels import obstacle as why_not_compiled
-from paceline.targets.hf.int8.linear import Int8Linear, Integers
-from paceline.targets.hf.int8.linear import quantized as rounded
-from paceline.targets.hf.int8.operations import LONGEST, ExactOperations, is_uniform
+from paceline.targets.hf.integers.kernels import Compiled, compilable
+from paceline.targets.hf.integers.kernels import obstacle as why_not_compiled
+from paceline.targets.hf.integers.linear import Int4Linear, Int8Linear, IntegerLinear, Integers
+from paceline.targets.hf.integers.linear import quantized as rounded
+from paceline.targets.hf.integers.operations import LONGEST, ExactOperations, is_uniform
 from paceline.targets.hf.joined import LinearSlice, join
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.hf.variants import VARIANTS, Inspection
+from paceline.targets.hf.variants import VARIANTS, Inspection, is_silu
 from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
 from paceline.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
-    from paceline.targets.hf.int8.stored import Stored  # needs transformers, which bundled models do without
+    from paceline.targets.hf.integers.stored import Stored  # needs transformers, which bundled models do without
 
 FAMILIES = ", ".join(sorted(home.rpartition("_")[2] for home in VARIANTS if home.startswith("transformers")))
 QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
@@ -39,17 +39,22 @@ TRIED = 17
 """Rows of the forward that is held against a single row at load."""
 
 
-class Int8Target(HFTarget):
+class IntegerTarget(HFTarget):
     """Computed by the lean path with exact operations, and by nothing else."""
 
     exact = True
 
-    def __init__(self, model: Any, *, name: str, like: HFTarget | None = None, stored: Stored | None = None) -> None:
+    def __init__(
+        self, model: Any, *, name: str, bits: int = 8, like: HFTarget | None = None, stored: Stored | None = None
+    ) -> None:
         super().__init__(model, name=name, fixed_shapes=False)
+        self._bits = bits
         if like is not None:
             self.context_length, self.trusted, self.limits = like.context_length, like.trusted, like.limits
         self.context_length = self.context_length or LONGEST
-        _quantize(model, stored)
+        if bits == 4 and (why := why_not_compiled()) is not None:
+            raise InputError(f"quantize=int4 needs compiled products, and {why}; use quantize=int8")
+        _quantize(model, bits, stored)
         self._own = OwnForward(model, None, Mode.PACKED)
         inspection = Inspection(model)
         assert inspection.modules is not None, "only models of a known structure are quantised"
@@ -65,7 +70,9 @@ class Int8Target(HFTarget):
         why there is none, unless another kernel is faster."""
         why = why_not_compiled()
         whole = [part.joint.layer if isinstance(part, LinearSlice) else part for part in self.model.modules()]
-        if why is None and all(isinstance(layer.product, Compiled) for layer in whole if isinstance(layer, Int8Linear)):
+        if why is None and all(
+            isinstance(layer.product, Compiled) for layer in whole if isinstance(layer, IntegerLinear)
+        ):
             from paceline.targets.hf.fused.path import Fused
             from paceline.targets.hf.fused.placed import Unplaceable
 
@@ -76,7 +83,7 @@ class Int8Target(HFTarget):
                 why = "compiled forwards find other numbers here than torch"
             except Unplaceable:
                 why = "the model's layers differ in size"
-        self.note = None if why is None else f"{why}, so 8-bit integers are computed more slowly"
+        self.note = None if why is None else f"{why}, so integers are computed more slowly"
         return None
 
     @torch.no_grad()
@@ -113,7 +120,7 @@ class Int8Target(HFTarget):
 
     @property
     def dtype_name(self) -> str:
-        return "int8"
+        return f"int{self._bits}"
 
 
 class NoPath(ForwardPath):
@@ -127,19 +134,19 @@ class NoPath(ForwardPath):
 
     def run(self, job: ForwardJob) -> Found:
         raise InputError(
-            f"{self._name} in int8 is computed without transformers' code, which something here hooks or replaces; "
-            f"take that away, or leave quantize=int8 out"
+            f"{self._name} in integers is computed without transformers' code, which something here hooks or replaces; "
+            f"take that away, or leave quantize out"
         )
 
 
-def quantized(target: HFTarget, stored: Stored | None = None) -> Int8Target:
-    """The same model in 8-bit integers, those of its checkpoint where it has some; the target it was loaded as cannot
+def quantized(target: HFTarget, stored: Stored | None = None, bits: int = 8) -> IntegerTarget:
+    """The same model in integers, those of its checkpoint where it has some; the target it was loaded as cannot
     be used any more."""
-    if (why := obstacle(target)) is not None:
+    if (why := obstacle(target, bits)) is not None:
         raise UnsupportedModel(f"{target.name} cannot be quantised: {why}")
     note = None if stored is None else stored.note(target.model)
     target.paths = []  # they hold the layers in floats
-    ours = Int8Target(target.model, name=target.name, like=target, stored=stored)
+    ours = IntegerTarget(target.model, name=target.name, bits=bits, like=target, stored=stored)
     ours.note = "; ".join(filter(None, (note, ours.note))) or None
     return ours
 
@@ -150,6 +157,7 @@ def check_place(
     device: torch.device,
     device_map: str | dict[str, Any] | None = None,
     *,
+    bits: int = 8,
     fixed_shapes: bool | None = None,
     stored: bool = False,
 ) -> None:
@@ -160,8 +168,8 @@ def check_place(
             raise UnsupportedModel(
                 f"{name} is in 8-bit integers, which are for CPUs; leave the device out, or use the original model"
             )
-        raise InputError(f"quantize=int8 is for CPUs; leave it out, or the device that {name} is to be on")
-    what = f"{name} is in 8-bit integers and" if stored else "quantize=int8"
+        raise InputError(f"quantize=int{bits} is for CPUs; leave it out, or the device that {name} is to be on")
+    what = f"{name} is in 8-bit integers and" if stored else f"quantize=int{bits}"
     kind = UnsupportedModel if stored else InputError
     if dtype not in (None, torch.float32):
         raise kind(f"{what} computes in float32 between its integers; leave dtype out")
@@ -171,13 +179,13 @@ def check_place(
         raise InputError(f"{what} needs kernels that treat all rows alike, and torch's here do not")
 
 
-def obstacle(target: HFTarget) -> str | None:
+def obstacle(target: HFTarget, bits: int = 8) -> str | None:
     """Why a target cannot be quantised, if it cannot."""
     modules = Inspection(target.model).modules
     is_lean = target.switch is None and any(isinstance(path, Lean) for path in target.paths)
     if modules is None or not is_lean:
-        return f"quantize=int8 knows models built like {FAMILIES}"
-    if not all(_is_silu(layer.act) for layer in modules.layers):
+        return f"quantize=int{bits} knows models built like {FAMILIES}"
+    if not all(is_silu(layer.act) for layer in modules.layers):
         return "its layers use another activation than SiLU"
     linears = [part for layer in modules.layers for part in (*layer.qkv, layer.out, layer.gate, layer.up, layer.down)]
     if not all(type(linear) is nn.Linear for linear in (*linears, modules.head)):
@@ -187,19 +195,16 @@ def obstacle(target: HFTarget) -> str | None:
     return None
 
 
-def _is_silu(act: Any) -> bool:
-    return isinstance(act, nn.SiLU) or type(act).__name__ == "SiLUActivation"
-
-
 @torch.no_grad()
-def _quantize(model: Any, stored: Stored | None = None) -> None:
-    """Replace every linear layer, one at a time, and widen what is left."""
+def _quantize(model: Any, bits: int, stored: Stored | None = None) -> None:
+    """Replace every linear layer, one at a time, and widen what is left. A head has 8 bits at least: all of a text goes
+    through it."""
     uses = Counter(weight.data_ptr() for _, weight in model.named_parameters(remove_duplicate=False))
     for index, layer in enumerate(model.model.layers):
         lead = f"model.layers.{index}"
         for part, parent, names in (("self_attn", layer.self_attn, QKV), ("mlp", layer.mlp, GATE_UP)):
             found = _integers(stored, parent, f"{lead}.{part}", names)
-            join(parent, names, lambda joint, found=found: Int8Linear(joint, found))  # type: ignore[misc]
+            join(parent, names, Int4Linear if bits == 4 else lambda joint, found=found: Int8Linear(joint, found))  # type: ignore[misc]
     left = [
         (lead, parent, name)
         for lead, parent in model.named_modules()
@@ -209,7 +214,12 @@ def _quantize(model: Any, stored: Stored | None = None) -> None:
     for lead, parent, name in left:
         linear = getattr(parent, name)
         tied = uses[linear.weight.data_ptr()] > 1
-        setattr(parent, name, Int8Linear(linear, _integers(stored, parent, lead, [name]), tied=tied))
+        if bits == 4 and parent is not model:
+            setattr(parent, name, Int4Linear(linear, tied=tied))
+            continue
+        kernel = Compiled if bits == 4 and compilable(linear.in_features) else None
+        integers = _integers(stored, parent, lead, [name])
+        setattr(parent, name, Int8Linear(linear, integers, tied=tied, kernel=kernel))
     for weight in model.parameters():
         weight.data = weight.data.to(torch.float32, copy=True)  # a view would keep the whole file in memory
 

@@ -1,0 +1,166 @@
+"""Products of all rows with some outputs of a weight. A weight is read once: all rows take a few of its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+
+from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.tiles import OUTPUTS, Brains, Bytes, Floats, Given, Nibbles, Tile, long
+from paceline.targets.hf.fused.vector import FLOAT, LONG, Built, native
+
+
+class _Product:
+    """Emits the product of rows with the outputs ``first .. last`` of a linear layer."""
+
+    def __init__(self, kind: type[Tile], builder: Any, *given: Any) -> None:
+        self._kind, self._builder = kind, builder
+        linear, self._inputs, self._first, self._last, self._rows, self._steps, *rest = given
+        self._count, self._result, self._stride = rest
+        fields = (at.WEIGHT, at.SCALES, at.BIAS, at.GROUPS)
+        self._weight, self._scales, self._bias, self._groups = (self._load(linear, field) for field in fields)
+        self._size, self._row_size = kind.bytes_of(builder, self._inputs), kind.bytes_of_row(builder, self._inputs)
+
+    def emit(self) -> None:
+        builder = self._builder
+        units = builder.udiv(builder.sub(self._last, self._first), long(OUTPUTS))
+        ends = builder.add(self._first, builder.mul(units, long(OUTPUTS)))
+        fours = builder.and_(self._count, long(-4))
+        with self._each(self._first, ends, OUTPUTS) as output:
+            with self._each(long(0), fours, 4) as row:
+                self._tiles(output, row, 4)
+            for count in (2, 1):
+                with builder.if_then(builder.icmp_signed("!=", builder.and_(self._count, long(count)), long(0))):
+                    self._tiles(output, builder.and_(self._count, long(-2 * count)), count)
+        with self._each(ends, self._last, 1) as output, self._each(long(0), self._count, 1) as row:
+            self._tile(output, row, 1, 1, together=False)
+
+    @contextmanager
+    def _each(self, first: Any, last: Any, step: int) -> Iterator[Any]:
+        """A loop from ``first`` to short of ``last``."""
+        builder = self._builder
+        before, head, body, done = builder.block, *(builder.append_basic_block() for _ in range(3))
+        builder.branch(head)
+        builder.position_at_end(head)
+        number = builder.phi(LONG)
+        number.add_incoming(first, before)
+        builder.cbranch(builder.icmp_signed("<", number, last), body, done)
+        builder.position_at_end(body)
+        yield number
+        number.add_incoming(builder.add(number, long(step)), builder.block)
+        builder.branch(head)
+        builder.position_at_end(done)
+
+    def _tiles(self, output: Any, row: Any, count: int) -> None:
+        """The outputs that stand together, with so many rows."""
+        outputs = self._kind.SPLIT[count]
+        for part in range(0, OUTPUTS, outputs):
+            self._tile(output, row, count, outputs, part)
+
+    def _tile(self, output: Any, row: Any, count: int, outputs: int, part: int = 0, *, together: bool = True) -> None:
+        """``part`` is the number of the tile's first output among those that stand together."""
+        builder, kind = self._builder, self._kind
+        weight = builder.add(self._weight, builder.mul(output, self._size))
+        number = builder.add(output, long(part))
+        fetches = part == 0 and together
+        if kind.STEP_BYTES:
+            weight = builder.add(weight, long(part * kind.STEP_BYTES))
+        else:
+            weight, fetches = builder.add(weight, builder.mul(self._size, long(part))), together
+        groups = self._groups
+        if kind is Nibbles:
+            line = builder.shl(Nibbles.lines(builder, self._inputs), long(1))
+            groups = builder.add(groups, builder.mul(number, line))
+        apart = long(kind.STEP_BYTES * (OUTPUTS if together else 1))
+        rows = builder.add(self._rows, builder.mul(row, self._row_size))
+        sums = kind(builder, count, outputs, fetches=fetches).sums(Given(weight, groups, rows, self._inputs, apart))
+        for place in range(count):
+            for each in range(outputs):
+                self._store(sums[place][each], builder.add(number, long(each)), builder.add(row, long(place)))
+
+    def _store(self, value: Any, output: Any, row: Any) -> None:
+        """Scale a sum, add the bias, if there is one, and write it."""
+        builder = self._builder
+        if self._kind.SCALED:
+            scaled = builder.fmul(builder.sitofp(value, FLOAT), self._float(self._scales, output))
+            value = builder.fmul(scaled, self._float(self._steps, row))
+        place = self._place(self._result, builder.add(builder.mul(row, self._stride), output))
+        with builder.if_else(builder.icmp_signed("!=", self._bias, long(0))) as (then, otherwise):
+            with then:
+                builder.store(builder.fadd(value, self._float(self._bias, output)), place)
+            with otherwise:
+                builder.store(value, place)
+
+    def _float(self, address: Any, number: Any) -> Any:
+        return self._builder.load(self._place(address, number))
+
+    def _place(self, address: Any, number: Any) -> Any:
+        builder = self._builder
+        return builder.inttoptr(builder.add(address, builder.shl(number, long(2))), FLOAT.as_pointer())
+
+    def _load(self, table: Any, field: int) -> Any:
+        place = self._builder.add(table, long(8 * field))
+        return self._builder.load(self._builder.inttoptr(place, LONG.as_pointer()))
+
+
+def _of(kind: type[Tile]) -> Any:
+    """The product with weights of a kind, as a function for numba."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def product(
+        context: Any,
+        linear: Any,
+        inputs: Any,
+        first: Any,
+        last: Any,
+        rows: Any,
+        steps: Any,
+        count: Any,
+        result: Any,
+        stride: Any,
+    ) -> Built:
+        def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            _Product(kind, builder, *given).emit()
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9), build
+
+    return product
+
+
+BYTES, NIBBLES, FLOATS, BRAINS = map(_of, (Bytes, Nibbles, Floats, Brains))
+GIVEN = f"void({', '.join(['int64'] * 9)})"
+"""Addresses of a layer's table, numbers of inputs, of the first output and of the one behind the last, addresses of
+rows and of their steps, the number of rows, the address of the result, and values from one of its rows to the next."""
+
+
+@native(GIVEN)
+def of_bytes(
+    linear: int, inputs: int, first: int, last: int, rows: int, steps: int, count: int, result: int, stride: int
+) -> None:
+    BYTES(linear, inputs, first, last, rows, steps, count, result, stride)
+
+
+@native(GIVEN)
+def of_nibbles(
+    linear: int, inputs: int, first: int, last: int, rows: int, steps: int, count: int, result: int, stride: int
+) -> None:
+    NIBBLES(linear, inputs, first, last, rows, steps, count, result, stride)
+
+
+@native(GIVEN)
+def of_floats(
+    linear: int, inputs: int, first: int, last: int, rows: int, steps: int, count: int, result: int, stride: int
+) -> None:
+    FLOATS(linear, inputs, first, last, rows, steps, count, result, stride)
+
+
+@native(GIVEN)
+def of_brains(
+    linear: int, inputs: int, first: int, last: int, rows: int, steps: int, count: int, result: int, stride: int
+) -> None:
+    BRAINS(linear, inputs, first, last, rows, steps, count, result, stride)

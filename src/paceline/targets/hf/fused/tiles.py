@@ -1,0 +1,370 @@
+"""Products of a few rows with a few outputs of a weight, written in LLVM's code.
+
+The values of one row with one output are added up in an order that depends on neither the other rows nor the other
+outputs of a tile: sums of integers are exact in any order, and sums of floats always have the same one. So a row has
+the same bits in every tile.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from llvmlite import ir
+
+from paceline.targets.hf.fused.vector import BYTE, FLOAT, INT, LONG, SHORT, features, function
+
+SETS = features()
+OUTPUTS = 4
+"""Outputs of a weight that stand together."""
+AHEAD = 1024
+"""Bytes that are asked for ahead."""
+LINE = 64
+"""Bytes that come from memory together."""
+SPAN = 512
+"""Inputs whose weights of 4 bits have one vector of multipliers: 16 groups of 32."""
+LANES = 16 if "avx512f" in SETS else 8
+"""Floats of a vector."""
+
+Sums = list[list[Any]]
+"""By row and output."""
+
+
+class Pairs:
+    """Emits the multiplication of vectors of 16-bit integers; pairs of products are added to sums of 32 bits."""
+
+    def __init__(self, sets: frozenset[str], *, wide: bool) -> None:
+        self.values = 32 if wide and "avx512bw" in sets else 16
+        """Of a vector."""
+        self._is_one = self.values == 32 and "avx512vnni" in sets
+        """Whether one instruction multiplies and adds."""
+        self._adds_pairs = "avx2" in sets
+        self.shorts, self.bytes = ir.VectorType(SHORT, self.values), ir.VectorType(BYTE, self.values)
+        self.sums = ir.VectorType(INT, self.values // 2)
+
+    def added(self, builder: Any, total: Any, one: Any, other: Any) -> Any:
+        """``total`` and the products of two vectors."""
+        if self._is_one:
+            multiply = function(builder, "llvm.x86.avx512.vpdpwssd.512", self.sums, [self.sums] * 3)
+            return builder.call(multiply, [total, *(builder.bitcast(each, self.sums) for each in (one, other))])
+        if self._adds_pairs:
+            name = "llvm.x86.avx512.pmaddw.d.512" if self.values == 32 else "llvm.x86.avx2.pmadd.wd"
+            multiply = function(builder, name, self.sums, [self.shorts] * 2)
+            return builder.add(total, builder.call(multiply, [one, other]))
+        for first in (0, 1):
+            part = ir.Constant(self.sums, list(range(first, self.values, 2)))
+            pieces = (builder.shuffle_vector(each, each, part) for each in (one, other))
+            one_wide, other_wide = (builder.sext(piece, self.sums) for piece in pieces)
+            total = builder.add(total, builder.mul(one_wide, other_wide))
+        return total
+
+    def total(self, builder: Any, sums: Any) -> Any:
+        name = f"llvm.vector.reduce.add.v{self.values // 2}i32"
+        return builder.call(function(builder, name, INT, [self.sums]), [sums])
+
+
+PAIRS, NARROW = Pairs(SETS, wide=True), Pairs(SETS, wide=False)
+
+
+class Given(NamedTuple):
+    """Where a tile begins: addresses, and whole numbers as LLVM's values."""
+
+    weight: Any
+    groups: Any
+    """Multipliers of groups of weights."""
+    rows: Any
+    inputs: Any
+    apart: Any
+    """Bytes from one step of an output to its next."""
+
+
+class Tile(ABC):
+    """Emits the loop of one tile over the inputs."""
+
+    STEP: ClassVar[int]
+    """Inputs of a step."""
+    STEP_BYTES: ClassVar[int]
+    """Bytes of an output's weights in a step, where outputs stand together; 0 where each stands by itself."""
+    SPLIT: ClassVar[dict[int, int]]
+    """Rows of a tile -> its outputs."""
+    SCALED: ClassVar[bool]
+    """Whether sums are whole numbers, to be scaled."""
+
+    def __init__(self, builder: Any, count: int, outputs: int, *, fetches: bool) -> None:
+        self.builder, self.count, self.outputs, self.fetches = builder, count, outputs, fetches
+
+    @staticmethod
+    @abstractmethod
+    def bytes_of(builder: Any, inputs: Any) -> Any:
+        """Bytes of an output's weights."""
+
+    @staticmethod
+    @abstractmethod
+    def bytes_of_row(builder: Any, inputs: Any) -> Any:
+        """Bytes of a row."""
+
+    @abstractmethod
+    def sums(self, given: Given) -> Sums:
+        """Sums of each row and output."""
+
+    def loop(self, begin: Any, end: Any, step: int, totals: Sums, body: Callable[[Any, Sums], Sums]) -> Sums:
+        """``totals``, and what ``body`` adds to them at each ``step`` from ``begin`` to short of ``end``."""
+        builder = self.builder
+        before, head, inside, done = builder.block, *(builder.append_basic_block() for _ in range(3))
+        builder.branch(head)
+        builder.position_at_end(head)
+        first = builder.phi(LONG)
+        first.add_incoming(begin, before)
+        now = [[builder.phi(total.type) for total in line] for line in totals]
+        builder.cbranch(builder.icmp_signed("<", first, end), inside, done)
+        builder.position_at_end(inside)
+        found = body(first, now)
+        first.add_incoming(builder.add(first, long(step)), builder.block)
+        for places, given, made in zip(now, totals, found, strict=True):
+            for place, one, other in zip(places, given, made, strict=True):
+                place.add_incoming(one, before)
+                place.add_incoming(other, builder.block)
+        builder.branch(head)
+        builder.position_at_end(done)
+        return now
+
+    def zeros(self, kind: Any) -> Sums:
+        return [[ir.Constant(kind, [0] * kind.count)] * self.outputs for _ in range(self.count)]
+
+    def places(self, given: Given) -> list[Any]:
+        """Where each row stands."""
+        size = self.bytes_of_row(self.builder, given.inputs)
+        return [self.builder.add(given.rows, self.builder.mul(size, long(row))) for row in range(self.count)]
+
+    def prefetch(self, address: Any) -> None:
+        kinds = [BYTE.as_pointer(), INT, INT, INT]
+        flags = [ir.Constant(INT, value) for value in (0, 3, 1)]  # to be read, kept, data
+        prefetch = function(self.builder, "llvm.prefetch.p0", ir.VoidType(), kinds)
+        self.builder.call(prefetch, [self.at(address, BYTE), *flags])
+
+    def step(self, given: Given, number: Any) -> Any:
+        """Where a step of outputs that stand together begins; those that come soon are asked for."""
+        place = self.builder.add(given.weight, self.builder.mul(number, given.apart))
+        if self.fetches:
+            for part in range(0, OUTPUTS * self.STEP_BYTES, LINE):
+                self.prefetch(self.builder.add(place, long(AHEAD + part)))
+        return place
+
+    def at(self, address: Any, kind: Any) -> Any:
+        return self.builder.inttoptr(address, kind.as_pointer())
+
+    def vector(self, address: Any, kind: Any) -> Any:
+        return self.builder.load(self.at(address, kind), align=1)
+
+
+def long(value: int) -> Any:
+    return ir.Constant(LONG, value)
+
+
+class Bytes(Tile):
+    """Weights of 8 bits and rows of 16, in which all products of pairs add up exactly."""
+
+    STEP = STEP_BYTES = PAIRS.values
+    SPLIT: ClassVar = {4: 2, 2: 4, 1: 4}
+    SCALED = True
+
+    @staticmethod
+    def bytes_of(builder: Any, inputs: Any) -> Any:
+        return inputs
+
+    @staticmethod
+    def bytes_of_row(builder: Any, inputs: Any) -> Any:
+        return builder.shl(inputs, long(1))
+
+    def sums(self, given: Given) -> Sums:
+        builder, rows = self.builder, self.places(given)
+
+        def body(first: Any, totals: Sums) -> Sums:
+            place = self.step(given, builder.udiv(first, long(self.STEP)))
+            pieces = (builder.add(place, long(self.STEP_BYTES * output)) for output in range(self.outputs))
+            widened = [builder.sext(self.vector(piece, PAIRS.bytes), PAIRS.shorts) for piece in pieces]
+            found = []
+            for row, line in zip(rows, totals, strict=True):
+                values = self.vector(builder.add(row, builder.shl(first, long(1))), PAIRS.shorts)
+                pairs = zip(line, widened, strict=True)
+                found.append([PAIRS.added(builder, total, values, weights) for total, weights in pairs])
+            return found
+
+        totals = self.loop(long(0), given.inputs, self.STEP, self.zeros(PAIRS.sums), body)
+        return [[PAIRS.total(builder, total) for total in line] for line in totals]
+
+
+class Nibbles(Tile):
+    """Weights of 4 bits, from 0 to 15, and rows of 8 bits. 8 is taken from every weight afterwards.
+
+    A vector of weights holds those of two steps, one in the lower halves of its bytes and one in the upper ones. What a
+    pair of neighbours in a vector adds up to over 16 steps is a group, with a whole number as multiplier. So pairs are
+    added up in 16 bits as long as they fit, which is half of a group, then multiplied and added up in 32 bits. A line
+    of multipliers has one vector for each `SPAN` of inputs. The sums of a row's groups stand behind the row.
+    """
+
+    STEP, STEP_BYTES = 64, 32
+    SPLIT: ClassVar = {4: 1, 2: 2, 1: 4}
+    SCALED = True
+    BYTES = ir.VectorType(BYTE, STEP_BYTES)
+    LOWER, HALF = ir.Constant(BYTES, [15] * STEP_BYTES), ir.Constant(BYTES, [4] * STEP_BYTES)
+    FITTING = 4
+    """Vectors of weights whose products with a row add up in 16 bits: 8 pairs of at most 15 * 127."""
+
+    @staticmethod
+    def bytes_of(builder: Any, inputs: Any) -> Any:
+        return builder.lshr(inputs, long(1))
+
+    @staticmethod
+    def lines(builder: Any, inputs: Any) -> Any:
+        """Multipliers of an output."""
+        spans = builder.udiv(builder.add(inputs, long(SPAN - 1)), long(SPAN))
+        return builder.mul(spans, long(NARROW.values))
+
+    @classmethod
+    def bytes_of_row(cls, builder: Any, inputs: Any) -> Any:
+        return builder.add(inputs, builder.shl(cls.lines(builder, inputs), long(1)))
+
+    def sums(self, given: Given) -> Sums:
+        builder, self._rows, lines = self.builder, self.places(given), self.lines(self.builder, given.inputs)
+        size = builder.shl(lines, long(1))
+        self._tables = [builder.add(given.groups, builder.mul(size, long(output))) for output in range(self.outputs)]
+        fitting = self.FITTING * self.STEP
+        whole = builder.and_(given.inputs, long(-fitting))
+        totals = self.loop(
+            long(0), whole, fitting, self.zeros(NARROW.sums), lambda *at: self._added(given, self.FITTING, *at)
+        )
+        totals = self.loop(whole, given.inputs, self.STEP, totals, lambda *at: self._added(given, 1, *at))
+        eighths = self.loop(
+            long(0), lines, NARROW.values, self.zeros(NARROW.sums), lambda *at: self._eighths(given, *at)
+        )
+        three = ir.Constant(NARROW.sums, [3] * (NARROW.values // 2))
+        found = []
+        for line, others in zip(totals, eighths, strict=True):
+            pairs = zip(line, others, strict=True)
+            found.append(
+                [NARROW.total(builder, builder.sub(total, builder.shl(other, three))) for total, other in pairs]
+            )
+        return found
+
+    def _added(self, given: Given, vectors: int, first: Any, totals: Sums) -> Sums:
+        """``totals`` and the products of some vectors of one span."""
+        builder, pairs = self.builder, [[None] * self.outputs for _ in range(self.count)]
+        for number in range(vectors):
+            begin = builder.add(first, long(number * self.STEP))
+            place = self.step(given, builder.udiv(begin, long(self.STEP)))
+            for output in range(self.outputs):
+                both = self.vector(builder.add(place, long(self.STEP_BYTES * output)), self.BYTES)
+                for half, weights in enumerate((builder.and_(both, self.LOWER), builder.lshr(both, self.HALF))):
+                    for line, row in zip(pairs, self._rows, strict=True):
+                        offset = builder.add(begin, long(self.STEP_BYTES * half))
+                        found = self._products(weights, self.vector(builder.add(row, offset), self.BYTES))
+                        line[output] = found if line[output] is None else builder.add(line[output], found)
+        offset = builder.shl(builder.udiv(first, long(SPAN)), long(5))
+        multipliers = [self.vector(builder.add(table, offset), NARROW.shorts) for table in self._tables]
+        return [
+            [NARROW.added(builder, *each) for each in zip(line, own, multipliers, strict=True)]
+            for line, own in zip(totals, pairs, strict=True)
+        ]
+
+    def _eighths(self, given: Given, first: Any, totals: Sums) -> Sums:
+        """``totals`` and the sums of a row's groups times their multipliers."""
+        builder, found = self.builder, []
+        offset = builder.shl(first, long(1))
+        multipliers = [self.vector(builder.add(table, offset), NARROW.shorts) for table in self._tables]
+        for row, line in zip(self._rows, totals, strict=True):
+            own = self.vector(builder.add(builder.add(row, given.inputs), offset), NARROW.shorts)
+            pairs = zip(line, multipliers, strict=True)
+            found.append([NARROW.added(builder, total, own, each) for total, each in pairs])
+        return found
+
+    def _products(self, weights: Any, values: Any) -> Any:
+        """Sums of pairs of products, which fit into 16 bits."""
+        builder, parts = self.builder, []
+        if "avx2" in SETS:
+            multiply = function(builder, "llvm.x86.avx2.pmadd.ub.sw", NARROW.shorts, [self.BYTES] * 2)
+            return builder.call(multiply, [weights, values])
+        for first in (0, 1):
+            part = ir.Constant(ir.VectorType(INT, NARROW.values), list(range(first, self.STEP_BYTES, 2)))
+            one = builder.zext(builder.shuffle_vector(weights, weights, part), NARROW.shorts)
+            other = builder.sext(builder.shuffle_vector(values, values, part), NARROW.shorts)
+            parts.append(builder.mul(one, other))
+        return builder.add(*parts)
+
+
+class Floats(Tile):
+    """Weights and rows in float32. Every lane of a vector adds up its own products, and then they are added in
+    pairs."""
+
+    STEP, STEP_BYTES = LANES, 0
+    SPLIT: ClassVar = {4: 2, 2: 4, 1: 4}
+    SCALED = False
+    SHIFT = 2
+    """Of an input, to the bytes of its weight."""
+    KIND = ir.VectorType(FLOAT, LANES)
+
+    @classmethod
+    def bytes_of(cls, builder: Any, inputs: Any) -> Any:
+        return builder.shl(inputs, long(cls.SHIFT))
+
+    @staticmethod
+    def bytes_of_row(builder: Any, inputs: Any) -> Any:
+        return builder.shl(inputs, long(2))
+
+    def sums(self, given: Given) -> Sums:
+        builder, rows = self.builder, self.places(given)
+        width = self.bytes_of(builder, given.inputs)
+        outputs = [builder.add(given.weight, builder.mul(width, long(output))) for output in range(self.outputs)]
+
+        def body(first: Any, totals: Sums) -> Sums:
+            offset = builder.shl(first, long(self.SHIFT))
+            if self.fetches:
+                self._prefetch(outputs, offset, width)
+            weights = [self.widened(builder.add(output, offset)) for output in outputs]
+            found = []
+            for row, line in zip(rows, totals, strict=True):
+                values = self.vector(builder.add(row, builder.shl(first, long(2))), self.KIND)
+                found.append([self._added(values, one, total) for one, total in zip(weights, line, strict=True)])
+            return found
+
+        totals = self.loop(long(0), given.inputs, self.STEP, self.zeros(self.KIND), body)
+        return [[self._total(total) for total in line] for line in totals]
+
+    def widened(self, address: Any) -> Any:
+        return self.vector(address, self.KIND)
+
+    def _prefetch(self, outputs: list[Any], offset: Any, width: Any) -> None:
+        """Behind the end of an output stands another one of this tile, so the next tile's are asked for."""
+        builder = self.builder
+        behind = builder.add(offset, long(AHEAD // OUTPUTS))
+        following = builder.add(behind, builder.mul(width, long(len(outputs) - 1)))
+        behind = builder.select(builder.icmp_signed("<", behind, width), behind, following)
+        for output in outputs:
+            self.prefetch(builder.add(output, behind))
+
+    def _added(self, values: Any, weights: Any, total: Any) -> Any:
+        builder = self.builder
+        if "fma" in SETS:
+            both = function(builder, f"llvm.fma.v{LANES}f32", self.KIND, [self.KIND] * 3)
+            return builder.call(both, [values, weights, total])
+        return builder.fadd(builder.fmul(values, weights), total)
+
+    def _total(self, sums: Any) -> Any:
+        builder, size = self.builder, LANES
+        while size > 1:
+            size //= 2
+            parts = (ir.Constant(ir.VectorType(INT, size), list(range(at, at + size))) for at in (0, size))
+            sums = builder.fadd(*(builder.shuffle_vector(sums, sums, part) for part in parts))
+        return builder.extract_element(sums, ir.Constant(INT, 0))
+
+
+class Brains(Floats):
+    """Weights in bfloat16, the upper half of a float."""
+
+    SHIFT = 1
+
+    def widened(self, address: Any) -> Any:
+        wide = ir.VectorType(INT, LANES)
+        bits = self.builder.zext(self.vector(address, ir.VectorType(SHORT, LANES)), wide)
+        return self.builder.bitcast(self.builder.shl(bits, ir.Constant(wide, [16] * LANES)), self.KIND)
