@@ -24,7 +24,7 @@ from paceline.targets.hf.fused import placed
 from paceline.targets.hf.fused.forward import forward
 from paceline.targets.hf.fused.path import Fused
 from paceline.targets.hf.fused.team import ASLEEP, CALLS, TEAM, Team, raised
-from paceline.targets.hf.fused.weights import of_bytes, product
+from paceline.targets.hf.fused.weights import groups_of, nibbles_of, of_bytes, of_nibbles, product
 from paceline.targets.hf.integers import kernels
 from paceline.targets.hf.integers.target import IntegerTarget
 from paceline.targets.hf.integers.target import quantized as in_integers
@@ -56,8 +56,8 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @cache
-def target_of(name: str) -> IntegerTarget:
-    return in_integers(load_quietly(build(name)))
+def target_of(name: str, bits: int = 8) -> IntegerTarget:
+    return in_integers(load_quietly(build(name)), bits=bits)
 
 
 def fused_of(target: IntegerTarget) -> Fused:
@@ -93,8 +93,9 @@ def scored(target: IntegerTarget, path: Lean, want: Want = NOTHING) -> list[Tens
 
 @pytest.mark.parametrize("threads", [1, 2, 3], indirect=True)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_it_finds_the_bits_of_torchs_operations(name: str, threads: int) -> None:
-    target = target_of(name)
+@pytest.mark.parametrize("bits", [8, 4])
+def test_it_finds_the_bits_of_torchs_operations(bits: int, name: str, threads: int) -> None:
+    target = target_of(name, bits)
     for ours, theirs in zip(scored(target, fused_of(target)), scored(target, lean_of(target)), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -143,6 +144,26 @@ def test_a_product_has_any_number_of_outputs_and_rows(outputs: int, threads: int
         rows = torch.randint(-127, 128, (count, 64)).float()
         wanted = (rows.long() @ weight.long().t()).float() * scales
         assert torch.equal(product(rows, of_bytes(weight, scales)), wanted)
+
+
+@pytest.mark.parametrize("inputs", [32, 64, 200, 512, 576, 1100])
+@pytest.mark.parametrize("threads", [1, 3], indirect=True)
+def test_products_of_4_bits_are_exact(inputs: int, threads: int) -> None:
+    """Also with the largest sums there are."""
+    groups = groups_of(inputs)
+    values = torch.randint(-8, 8, (7, inputs), dtype=torch.int8)
+    values[0] = -8
+    most = min(2**15 - 1, (2**31 - 1) // (8 * 127 * inputs))
+    multipliers = torch.randint(-most, most + 1, (7, -(-inputs // 512) * 16))
+    multipliers[:2] = most
+    scales = torch.rand(7)
+    weights = of_nibbles(values, multipliers, scales)
+    assert torch.equal(nibbles_of(weights)[:, :inputs], values)
+    for count in (1, 2, 3, 5, 9):
+        rows = torch.randint(-127, 128, (count, inputs)).float()
+        rows[0] = 127
+        wanted = (rows.long() @ (values.long() * multipliers[:, groups]).t()).float() * scales
+        assert torch.equal(product(rows, weights), wanted)
 
 
 def test_a_parameter_that_is_replaced_takes_effect() -> None:

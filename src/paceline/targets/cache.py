@@ -8,7 +8,7 @@ the window only, and a rewind needs the rows before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -104,6 +104,7 @@ class CacheRows(Rows):
         super().__init__()
         self._capacity = capacity
         self.layers: dict[int, LayerRows] = {}
+        self._places: Ints | None = None
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> LayerRows:
         """Write the rows that were last noted, in one layer."""
@@ -111,16 +112,24 @@ class CacheRows(Rows):
         if rows is None:
             rows = self.layers[layer] = LayerRows(self._capacity)
         rows.write(self.committed + self.tentative - keys.shape[2], keys, values)
+        self._places = None
         return rows
 
-    def room(self, layer: int, heads: int, width: int, fresh: int, dtype: torch.dtype) -> LayerRows:
-        """A layer's buffers with room for the ``fresh`` rows that were last noted, which somebody else writes."""
-        rows = self.layers.get(layer)
-        if rows is None:
-            rows = self.layers[layer] = LayerRows(self._capacity)
+    def places(self, layers: Sequence[int], heads: int, width: int, fresh: int, dtype: torch.dtype) -> Ints:
+        """For each layer how many rows its buffers have room for, and the addresses of its keys and of its values. There
+        is room for the ``fresh`` rows that were last noted, which somebody else writes."""
         end = self.committed + self.tentative
-        rows.make_room(end, end - fresh, heads, width, dtype)
-        return rows
+        if self._places is None or len(self._places) != len(layers) or end > self._places[:, 0].min():
+            found = list[tuple[int, int, int]]()
+            for layer in layers:
+                rows = self.layers.setdefault(layer, LayerRows(self._capacity))
+                rows.make_room(end, end - fresh, heads, width, dtype)
+                assert rows.keys is not None and rows.values is not None, "there is room"
+                found.append((rows.capacity, rows.keys.data_ptr(), rows.values.data_ptr()))
+            self._places = np.array(found, np.int64)
+        for rows in self.layers.values():
+            rows.filled = end
+        return self._places
 
     def _copy(self, other: Rows, count: int) -> None:
         assert isinstance(other, CacheRows), "rows are copied from a sequence of the same target"
@@ -152,4 +161,5 @@ class CacheRows(Rows):
 
     def close(self) -> None:
         self.layers.clear()
+        self._places = None
         self.committed = self.tentative = 0

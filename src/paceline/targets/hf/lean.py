@@ -173,14 +173,18 @@ class RotaryTable:
         """For positions short of ``end``."""
         if like.device.type != "cpu":
             return cos_sin_at(positions, rotary, like)
+        cosines, sines = self.upto(end, rotary, like).index_select(0, positions).unbind(1)
+        return cosines, sines
+
+    def upto(self, end: int, rotary: Any, like: torch.Tensor) -> torch.Tensor:
+        """Cosines and sines ``[positions, 2, 1, width]`` of all positions short of ``end``, on the CPU."""
         frequencies, made_for = rotary.inv_freq, (rotary.attention_scaling, like.dtype)
         if end > len(self._table) or made_for != self._made_for or not _same(frequencies, self._frequencies):
             size = -(-max(end, 2 * len(self._table)) // TABLE) * TABLE
             blocks = torch.arange(size).split(TABLE)
             self._table = torch.cat([torch.stack(cos_sin_at(block, rotary, like), dim=1) for block in blocks])
             self._frequencies, self._made_for = frequencies.clone(), made_for
-        cosines, sines = self._table.index_select(0, positions).unbind(1)
-        return cosines, sines
+        return self._table
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from types import FunctionType
 from typing import Any
 
@@ -22,6 +22,8 @@ KNOWN = frozenset({"torch", "transformers", "paceline"})
 OF_TORCH = frozenset(vars(nn.Module())) - {"_modules", "_forward_hooks", "_forward_pre_hooks"}
 """Attributes that torch keeps in every module and that a forward does not read, or that are compared one by one."""
 INSIDE = itemgetter("_modules", "_forward_hooks", "_forward_pre_hooks")
+PARTS = tuple(map(itemgetter, ("_modules", "_forward_hooks", "_forward_pre_hooks")))
+FORWARD = methodcaller("get", "forward")
 
 
 def origin(defined: Any) -> str:
@@ -55,31 +57,41 @@ def _functions(names: dict[str, Any]) -> tuple[dict[str, Any], itemgetter[Any], 
 
 class ModuleSnapshot:
     """The children, hooks, forwards and classes of some modules. Compared before every forward, so each attribute is
-    compared for all modules at once, in loops that run in C (0.03 ms for the 250 modules of 24 layers)."""
+    compared for all modules at once, in loops that run in C. Most modules have nothing but their class, and for these
+    only that is asked."""
 
     def __init__(self) -> None:
         self._modules: list[nn.Module] = []
-        self._states: list[dict[str, Any]] = []
-        self._insides: list[tuple[dict[str, Any], ...]] = []
-        self._forwards: list[Any] = []
         self._classes: list[type[nn.Module]] = []
+        self._states: list[dict[str, Any]] = []
+        self._forwards: list[Any] = []
+        self._without: tuple[list[dict[str, Any]], ...] = ([], [], [])
+        """Modules that had no children, no hooks, no hooks before their forward."""
+        self._with: tuple[list[dict[str, Any]], ...] = ([], [], [])
+        self._had: tuple[list[dict[str, Any]], ...] = ([], [], [])
 
     def add(self, module: nn.Module) -> bool:
         """Add a module; returns whether it has no hooks and the forward of its class."""
         state = vars(module)
         inside = tuple(map(dict, INSIDE(state)))
         self._modules.append(module)
-        self._states.append(state)
-        self._insides.append(inside)
-        self._forwards.append(state.get("forward"))
         self._classes.append(type(module))
+        self._states.append(state)
+        self._forwards.append(state.get("forward"))
+        for found, without, others, had in zip(inside, self._without, self._with, self._had, strict=True):
+            if found:
+                others.append(state)
+                had.append(found)
+            else:
+                without.append(state)
         return not (inside[1] or inside[2]) and self._forwards[-1] is None
 
     def unchanged(self) -> bool:
+        parts = zip(PARTS, self._without, self._with, self._had, strict=True)
         return (
-            list(map(INSIDE, self._states)) == self._insides
-            and [state.get("forward") for state in self._states] == self._forwards
-            and list(map(type, self._modules)) == self._classes
+            list(map(type, self._modules)) == self._classes
+            and list(map(FORWARD, self._states)) == self._forwards
+            and all(not any(map(get, none)) and list(map(get, some)) == had for get, none, some, had in parts)
         )
 
 

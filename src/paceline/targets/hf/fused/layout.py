@@ -11,11 +11,11 @@ A call with hundreds of arrays would take longer than the forward of a small mod
     FORM, HEAD_FORM, NARROW,                                                            # of what kind numbers are
     WIDTH, HEADS, SHARED, SIZE, INNER, VOCABULARY, COARSENESS,                          # sizes of the model
     LAYER_TABLE, LAYER_NUMBERS, NORM, EPS, UNEMBEDDING, _W, _S, _B, _G,                 # its weights; the head's
-    ROWS, EXTRAS, TEXTS, COSINES, SINES,                                                # the rows
+    ROWS, EXTRAS, TEXTS, ANGLES,                                                        # the rows
     STATES, NORMED, PREPARED, STEPS, PROJECTED, MIXED, GATE, UP, OUT, LOGITS,           # memory to work in
     SCRATCH, SCRATCH_SIZE,                                                              # and each thread's own
     JOB,
-) = range(48)
+) = range(47)
 
 # Forms of rows that are multiplied: floats, or whole numbers of 16 bits, or of 8 with the sums of their groups.
 FLOATS, SHORTS, BYTES = range(3)

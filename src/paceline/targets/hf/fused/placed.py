@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.forward import forward
 from paceline.targets.hf.fused.stages import OWN
 from paceline.targets.hf.fused.team import Table
 from paceline.targets.hf.fused.tiles import OUTPUTS, SPAN, Nibbles
 from paceline.targets.hf.fused.weights import KINDS, Kind, Weights, of_floats
 from paceline.targets.hf.integers.kernels import Compiled
 from paceline.targets.hf.integers.linear import IntegerLinear
+from paceline.targets.hf.integers.operations import coarseness
 from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.snapshot import ModuleSnapshot
-from paceline.targets.hf.variants import LlamaModules
+from paceline.targets.hf.variants import LlamaModules, is_silu
+from paceline.tree import Ints
 
 VALUE_BITS = 23
 """Next to 1.5 * 2^23 steps, floats are a step apart."""
 LINE = 16
 """Floats of a cache line."""
+WEIGHT, BIAS, VERSION = methodcaller("get", "weight"), methodcaller("get", "bias"), attrgetter("_version")
+EPSILON, NUMBERS = itemgetter("variance_epsilon"), itemgetter("scaling", "layer_idx", "head_dim")
+"""Read from many modules in loops that run in C."""
 
 
 class Unplaceable(Exception):
@@ -40,10 +48,17 @@ class PlacedWeights:
         tables are for."""
         self._modules = modules
         self._snapshot = ModuleSnapshot()
-        self._held: list[tuple[torch.Tensor, int]] = []
-        """Parameters and buffers, with their addresses."""
-        self._copies: list[tuple[torch.Tensor, int, torch.Tensor]] = []
-        """Those in a narrower type, their versions, and floats of the same values."""
+        self._tensors: list[torch.Tensor] = []
+        self._addresses: list[int] = []
+        """Of these. As long as tables name them, their memory stays."""
+        self._copied: list[torch.Tensor] = []
+        self._versions: list[int] = []
+        """Of vectors in a narrower type, which floats are made of."""
+        self._kept: list[object] = []
+        self._parameters: list[dict[str, Any]] = []
+        self._norms: list[dict[str, Any]] = []
+        """Attributes of modules."""
+        self._attentions = [vars(layer.attention) for layer in modules.layers]
         count, first = len(modules.layers), modules.layers[0]
         self.layers = np.zeros((count, at.LAYER), np.int64)
         self.numbers = np.zeros((count, at.NUMBERS))
@@ -53,6 +68,8 @@ class PlacedWeights:
         self.heads, self.shared = (_outputs(linear) // self.size for linear in first.qkv[:2])
         self.kind = weights_of(first.out)[0].kind
         for number, layer in enumerate(modules.layers):
+            if not is_silu(layer.act) or not self._snapshot.add(layer.act):
+                raise Unplaceable
             table, numbers = self.layers[number], self.numbers[number]
             table[at.BEFORE], numbers[at.EPS_BEFORE] = self._norm(layer.before, self.width)
             table[at.BETWEEN], numbers[at.EPS_BETWEEN] = self._norm(layer.between, self.width)
@@ -70,7 +87,9 @@ class PlacedWeights:
         self.vocabulary = _outputs(modules.head)
         self.head_kind = KINDS[self.kind.head]
         self.head = self._linear(modules.head, self.head_kind, (self.vocabulary, self.width))
+        self._embedding = self._rows_of_tokens(modules.embedding)
         self._facts = self._read()
+        self.job = self._table()
 
     @property
     def _shapes(self) -> list[tuple[int, int]]:
@@ -84,30 +103,25 @@ class PlacedWeights:
         """Of keys and values."""
         return torch.bfloat16 if self.kind == KINDS["brains"] else torch.float32
 
-    @property
-    def forms(self) -> tuple[int, int]:
-        """Of rows in layers, and before the head."""
-        return self.kind.form, self.head_kind.form
-
     def are_of(self, modules: LlamaModules) -> bool:
-        """Whether the tables say what the model is now. Asked before every forward."""
+        """Whether the tables say what the model is now. Asked before every forward, so loops run in C."""
         return (
             modules is self._modules
             and self._snapshot.unchanged()
-            and all(tensor.data_ptr() == address for tensor, address in self._held)
-            and all(tensor._version == version for tensor, version, _ in self._copies)
+            and list(map(torch.Tensor.data_ptr, self._tensors)) == self._addresses
+            and list(map(VERSION, self._copied)) == self._versions
             and self._read() == self._facts
         )
 
     def _read(self) -> list[Any]:
-        """What an owner may change of norms and attention: numbers, and which tensors they have."""
-        layers = self._modules.layers
-        norms = [norm for layer in layers for norm in (layer.before, layer.between, *(layer.norms or ()))]
-        facts = [(id(norm._parameters["weight"]), norm.variance_epsilon) for norm in (*norms, self._modules.norm)]
-        kinds = [(layer.attention, layer.window(layer.attention)) for layer in layers]
-        return [*facts, *((one.scaling, one.layer_idx, one.head_dim, window) for one, window in kinds)]
+        """What an owner may change besides: which tensors modules have, and numbers of norms and attention."""
+        own = [list(map(id, map(WEIGHT, self._parameters))), list(map(id, map(BIAS, self._parameters)))]
+        numbers = [list(map(EPSILON, self._norms)), list(map(NUMBERS, self._attentions))]
+        return [*own, *numbers, [layer.window(layer.attention) for layer in self._modules.layers]]
 
     def _norm(self, norm: Any, size: int) -> tuple[int, float]:
+        self._norms.append(vars(norm))
+        self._parameters.append(norm._parameters)
         return self._floats(norm._parameters["weight"], size), float(norm.variance_epsilon)
 
     def _linear(self, linear: nn.Module, kind: Kind, shape: tuple[int, int]) -> tuple[int, int, int, int, int]:
@@ -122,8 +136,9 @@ class PlacedWeights:
         for tensor in (weights.memory, weights.scales, weights.multipliers):
             if tensor is not None:
                 self._hold(tensor)
-        if "weight" in linear._parameters:
-            self._hold(linear._parameters["weight"])
+        self._parameters.append(linear._parameters)
+        if (weight := linear._parameters.get("weight")) is not None:
+            self._hold(weight)
         bias = linear._parameters.get("bias")
         return weights.at(first, 0 if bias is None else self._floats(bias, outputs))
 
@@ -135,12 +150,48 @@ class PlacedWeights:
         if tensor.dtype == torch.float32:
             return tensor.data_ptr()
         copy = tensor.detach().float()
-        self._copies.append((tensor, tensor._version, copy))
+        self._copied.append(tensor)
+        self._versions.append(tensor._version)
+        self._kept.append(copy)
         return copy.data_ptr()
 
-    def _hold(self, tensor: torch.Tensor | None) -> None:
-        assert tensor is not None
-        self._held += [(tensor, tensor.data_ptr()), (tensor.detach(), tensor.data_ptr())]
+    def _hold(self, tensor: torch.Tensor) -> None:
+        self._tensors.append(tensor)
+        self._addresses.append(tensor.data_ptr())
+        self._kept.append(tensor.detach())
+
+    def _table(self) -> Table:
+        """A job without rows."""
+        table = np.zeros(at.JOB, np.int64)
+        table[at.FUNCTION], table[at.FORM], table[at.HEAD_FORM] = forward(), self.kind.form, self.head_kind.form
+        table[at.LAYERS], table[at.WIDTH], table[at.INNER] = len(self.layers), self.width, self.inner
+        table[at.HEADS], table[at.SHARED], table[at.SIZE] = self.heads, self.shared, self.size
+        table[at.LAYER_TABLE], table[at.LAYER_NUMBERS] = self.layers.ctypes.data, self.numbers.ctypes.data
+        table[at.NORM], table[at.EPS] = self.norm, _bits(self.eps)
+        table[at.COARSENESS] = _bits(coarseness(self.size))
+        table[at.UNEMBEDDING : at.UNEMBEDDING + at.LINEAR] = self.head
+        table[at.VOCABULARY], table[at.NARROW] = self.vocabulary, self.dtype == torch.bfloat16
+        return table
+
+    def _rows_of_tokens(self, embedding: Any) -> NDArray[Any] | None:
+        """The embedding's weight, if it is nothing but that."""
+        if type(embedding) is not nn.Embedding or not self._snapshot.add(embedding):
+            return None
+        weight = embedding._parameters["weight"]
+        if weight is None or weight.dtype not in (torch.float32, torch.bfloat16) or embedding.max_norm is not None:
+            return None
+        self._hold(weight)
+        self._parameters.append(embedding._parameters)
+        plain = weight.detach()
+        return (plain if plain.dtype == torch.float32 else plain.view(torch.int16)).numpy()
+
+    def embedded(self, tokens: Ints) -> NDArray[np.float32]:
+        """The states ``[n, width]`` that enter the first layer."""
+        if self._embedding is None:
+            found: torch.Tensor = self._modules.embedding(torch.from_numpy(tokens))
+            return found.float().contiguous().numpy().copy()
+        rows = self._embedding.take(tokens, axis=0)
+        return rows if rows.dtype == np.float32 else (rows.astype(np.int32) << 16).view(np.float32)
 
 
 def weights_of(linear: Any) -> tuple[Weights, int]:
@@ -183,20 +234,26 @@ class Workspace:
         self._own = OWN * weights.size
         self._memory: dict[int, np.ndarray[Any, Any]] = {}
         self._rows = self._length = self._threads = 0
+        self._fields, self._places = list[int](), np.zeros(0, np.int64)
 
     def into(self, job: Table, rows: int, length: int) -> None:
         """Addresses of memory for so many rows of texts up to this length."""
         threads = int(job[at.THREADS])
+        if rows > self._rows or length > self._length or threads > self._threads:
+            self._grow(max(rows, self._rows), length, threads)
+        job[self._fields] = self._places
+
+    def _grow(self, rows: int, length: int, threads: int) -> None:
         if rows > self._rows:
             self._memory |= {place: np.empty((rows, size), kind) for place, (size, kind) in self._sizes.items()}
-            self._rows = rows
         if length > self._length or threads > self._threads:
             self._length, self._threads = 2 * length, threads
             floats = -(-(self._own + self._length) // LINE) * LINE
             self._memory[at.SCRATCH] = np.empty((threads, floats), np.float32)
-        for place, memory in self._memory.items():
-            job[place] = memory.ctypes.data
-        job[at.SCRATCH_SIZE] = self._memory[at.SCRATCH].strides[0]
+        self._rows = rows
+        self._fields = [*self._memory, at.SCRATCH_SIZE]
+        places = [memory.ctypes.data for memory in self._memory.values()]
+        self._places = np.array([*places, self._memory[at.SCRATCH].strides[0]], np.int64)
 
 
 def rows_of(requests: Sequence[Request]) -> tuple[Table, Table]:
@@ -220,13 +277,17 @@ def rows_of(requests: Sequence[Request]) -> tuple[Table, Table]:
     return np.concatenate(tables), np.concatenate(further)
 
 
-def text_of(request: Request, weights: PlacedWeights) -> Table:
-    """The room of a text's buffers, and where its keys and values lie, in each layer."""
-    rows = request.rows
-    assert isinstance(rows, CacheRows), "this target scores the rows it opened"
-    table = np.zeros((len(weights.places), at.BUFFERS), np.int64)
-    for number, place in enumerate(weights.places):
-        layer = rows.room(place, weights.shared, weights.size, len(request.tokens), weights.dtype)
-        assert layer.keys is not None and layer.values is not None, "there is room"
-        table[number] = layer.capacity, layer.keys.data_ptr(), layer.values.data_ptr()
-    return table
+def texts_of(requests: Sequence[Request], weights: PlacedWeights) -> list[Table]:
+    """Where the keys and values of each text lie, in each layer; there is room for those of its fresh rows."""
+    tables = []
+    for request in requests:
+        rows = request.rows
+        assert isinstance(rows, CacheRows), "this target scores the rows it opened"
+        fresh = len(request.tokens)
+        tables.append(rows.places(weights.places, weights.shared, weights.size, fresh, weights.dtype))
+    return tables
+
+
+def _bits(value: float) -> np.int64:
+    """A double, as a table has it."""
+    return np.float64(value).view(np.int64)

@@ -200,7 +200,8 @@ def _prepared(job: int, row: int, head: int, norm: int, eps: float, spare: int) 
     values, before, half = floats_at(head), floats_at(spare), size // 2
     if norm:
         normed(values, floats_at(norm), eps, size, values)
-    cosines, sines = floats_at(J[at.COSINES] + 4 * row * size), floats_at(J[at.SINES] + 4 * row * size)
+    angles = J[at.ANGLES] + 8 * longs_at(J[at.ROWS] + 8 * at.ROW * row)[at.POSITION] * size
+    cosines, sines = floats_at(angles), floats_at(angles + 4 * size)
     for place in range(size):
         before[place] = values[place]
     for place in range(half):

@@ -1,0 +1,269 @@
+"""Compiled forwards in floats: close to torch's operations, and each row alone what it is beside others."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import families
+import paceline
+from families import build
+from paceline.targets.base import NOTHING, Request, Want
+from paceline.targets.hf.fused.path import Fused
+from paceline.targets.hf.integers import kernels
+from paceline.targets.hf.lean import Lean
+from paceline.targets.hf.probe import prepare
+from paceline.targets.hf.target import HFTarget
+from paceline.tree import DraftTree
+from scoring import apart, filled, load_quietly, random_tree, tokens
+
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
+CLOSE = {torch.float32: 5e-5, torch.bfloat16: 0.5}
+"""To torch's operations, in deviations of the logits: these round to bfloat16 after each, which is not done here."""
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+if kernels.without_numba() is not None:
+    pytest.skip(f"nothing is compiled here: {kernels.without_numba()}", allow_module_level=True)
+
+
+@pytest.fixture
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    had = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(had)
+
+
+def compiled(name: str, dtype: torch.dtype) -> HFTarget:
+    target = HFTarget(build(name, dtype).requires_grad_(False))
+    target.compiles = True
+    return prepare(target)
+
+
+@cache
+def target_of(name: str, dtype: torch.dtype = torch.float32) -> HFTarget:
+    return compiled(name, dtype)
+
+
+def paths_of(target: HFTarget) -> tuple[Fused, Lean]:
+    fused, lean = target.paths[:2]
+    assert isinstance(fused, Fused)
+    assert type(lean) is Lean
+    return fused, lean
+
+
+def requests_of(target: HFTarget, want: Want = NOTHING) -> list[Request]:
+    """A tree, a chain, a single row, and the end of a prompt, of texts of their own."""
+    tree = Request.of_tree(filled(target, tokens(37, 1)), 5, random_tree(3, 12), want)
+    chain = Request.of_tree(filled(target, tokens(9, 2)), 6, DraftTree.chain(tokens(16, 3)), want)
+    alone = Request.of_tree(filled(target, tokens(50, 4)), 7, DraftTree.chain([]), want)
+    return [tree, chain, alone, Request.of_prompt(filled(target, tokens(6, 5)), tokens(23, 6), want, ends_prompt=True)]
+
+
+def scored(target: HFTarget, path: Lean, want: Want = NOTHING) -> list[Tensor]:
+    found = []
+    with target.using(path):
+        for scores in target.submit(requests_of(target, want)).result():
+            found += [scores.logits, *(scores.hidden(layer) for layer in sorted(want.hidden))]
+            if want.early_exit is not None:
+                found.append(scores.early)
+    return found
+
+
+@DTYPES
+@pytest.mark.parametrize("threads", [1, 3], indirect=True)
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "want", [NOTHING, Want(hidden=frozenset({0, 1, 2}), early_exit=1)], ids=["logits", "hidden states"]
+)
+def test_it_finds_what_torchs_operations_find(want: Want, name: str, threads: int, dtype: torch.dtype) -> None:
+    target = target_of(name, dtype)
+    fused, lean = paths_of(target)
+    for ours, theirs in zip(scored(target, fused, want), scored(target, lean, want), strict=True):
+        assert ours.shape == theirs.shape
+        assert apart(ours, theirs) < CLOSE[dtype]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_it_rounds_less_than_torchs_operations(name: str) -> None:
+    """To bfloat16 only keys and values."""
+    target = target_of(name, torch.bfloat16)
+    fused, lean = paths_of(target)
+    wide = HFTarget(build(name, torch.bfloat16).requires_grad_(False).float())
+    exact = [scores.logits for scores in wide.submit(requests_of(wide)).result()]
+    off = [
+        [apart(ours, right) for ours, right in zip(scored(target, path), exact, strict=True)] for path in (fused, lean)
+    ]
+    assert max(off[0]) < 0.1
+    assert max(off[0]) < 0.5 * max(off[1])
+
+
+@DTYPES
+@pytest.mark.parametrize("threads", [1, 3], indirect=True)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, threads: int, dtype: torch.dtype) -> None:
+    target = target_of(name, dtype)
+    together = target.submit(requests_of(target)).result()
+    for scores, request in zip(together, requests_of(target), strict=True):
+        [apart_] = target.submit([request]).result()
+        assert torch.equal(scores.logits, apart_.logits)
+    tree, text = random_tree(3, 12), tokens(37, 1)
+    whole = together[0].logits
+    for node in range(len(tree)):
+        line = [int(tree.tokens[place]) for place in path_to(tree, node)]
+        [chain] = target.submit([Request.of_tree(filled(target, text), 5, DraftTree.chain(line))]).result()
+        assert torch.equal(whole[node + 1], chain.logits[-1])
+        rows = filled(target, text)
+        for token in (5, *line):
+            [step] = target.submit([Request.of_tree(rows, token, DraftTree.chain([]))]).result()
+            rows.keep([0])
+        assert torch.equal(whole[node + 1], step.logits[0])
+
+
+def path_to(tree: DraftTree, node: int) -> list[int]:
+    path = [node]
+    while tree.parents[path[0]] >= 0:
+        path.insert(0, int(tree.parents[path[0]]))
+    return path
+
+
+@DTYPES
+def test_a_text_may_be_read_partly_by_torchs_operations(dtype: torch.dtype) -> None:
+    """They keep the same rows."""
+    target, text = target_of("llama", dtype), tokens(30, 1)
+    paths = paths_of(target)
+    found = []
+    for first, second in itertools.product(paths, paths):
+        rows = target.open()
+        with target.using(first):
+            target.submit([Request.of_prompt(rows, text)]).result()
+            rows.keep(range(len(text)))
+        with target.using(second):
+            found.append(target.submit([Request.of_tree(rows, 3, random_tree(2))]).result()[0].logits)
+    assert max(apart(each, found[0]) for each in found) < CLOSE[dtype]
+
+
+def replace_a_norm(model: Any) -> None:
+    norm = model.model.layers[0].input_layernorm
+    norm.weight = nn.Parameter(norm.weight.detach() * 6.0, requires_grad=False)
+
+
+def write_to_a_norm(model: Any) -> None:
+    model.model.layers[0].input_layernorm.weight.mul_(6.0)
+
+
+def replace_a_weight(model: Any) -> None:
+    layer = model.model.layers[0].mlp.down_proj
+    layer.weight = nn.Parameter(layer.weight.detach() * 6.0, requires_grad=False)
+
+
+def write_to_a_weight(model: Any) -> None:
+    model.model.layers[0].mlp.down_proj.weight.mul_(6.0)
+
+
+def move_a_weight(model: Any) -> None:
+    layer = model.model.layers[0].mlp.down_proj
+    layer.weight.data = layer.weight.data * 6.0
+
+
+def give_a_bias(model: Any) -> None:
+    layer = model.model.layers[0].mlp.down_proj
+    layer.bias = nn.Parameter(torch.full_like(layer.weight[:, 0], 6.0), requires_grad=False)
+
+
+def write_to_the_embedding(model: Any) -> None:
+    model.model.embed_tokens.weight.copy_(model.model.embed_tokens.weight.roll(1, 0))
+
+
+def replace_a_layer(model: Any) -> None:
+    model.model.layers[0].self_attn.o_proj = model.model.layers[1].self_attn.o_proj
+
+
+def change_eps(model: Any) -> None:
+    model.model.layers[0].input_layernorm.variance_epsilon = 50.0
+
+
+def hook_a_layer(model: Any) -> None:
+    model.model.layers[1].mlp.down_proj.register_forward_hook(lambda module, given, found: found.roll(1, -1))
+
+
+def hook_the_embedding(model: Any) -> None:
+    model.model.embed_tokens.register_forward_hook(lambda module, given, found: found.roll(1, -1))
+
+
+def swap_the_activation(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.mlp.act_fn = nn.ReLU()
+
+
+CHANGES = [
+    *(replace_a_norm, write_to_a_norm, replace_a_weight, write_to_a_weight, move_a_weight, give_a_bias),
+    *(write_to_the_embedding, replace_a_layer, change_eps, hook_a_layer, hook_the_embedding, swap_the_activation),
+]
+
+
+@DTYPES
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_an_owner_changes_takes_effect(change: Any, dtype: torch.dtype) -> None:
+    target = compiled("llama", dtype)
+    before = [scores.logits for scores in target.submit(requests_of(target)).result()]
+    change(target.model)
+    after = [scores.logits for scores in target.submit(requests_of(target)).result()]
+    with target.using(target.own):
+        own = [scores.logits for scores in target.submit(requests_of(target)).result()]
+    for was, ours, theirs in zip(before, after, own, strict=True):
+        assert apart(ours, theirs) < 4 * CLOSE[dtype]
+        assert apart(was, theirs) > 2 * apart(ours, theirs)
+
+
+@pytest.mark.parametrize("fails", ["in compiling", "in what it finds"])
+def test_a_forward_that_is_wrong_here_is_left_to_torch(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Fused._run
+
+    def wrong(self: Fused, job: Any) -> Any:
+        if fails == "in compiling":
+            raise SyntaxError("no such instruction")
+        found = run(self, job)
+        if found.logits is not None:
+            found.logits.mul_(1.01)
+        return found
+
+    monkeypatch.setattr(Fused, "_run", wrong)
+    target = compiled("llama", torch.float32)
+    assert type(target.paths[0]) is Lean
+    assert target.note is not None
+    assert target.note.startswith("forwards are left to torch, for numba does not compile them (")
+
+
+def test_models_are_compiled_that_are_opened_by_name_and_no_others(tmp_path: Path) -> None:
+    """A model that somebody else holds may be changed in ways that no table shows."""
+    families.save("llama", tmp_path)
+    assert isinstance(paceline.load(tmp_path, dtype="float32").target.paths[0], Fused)
+    assert isinstance(paceline.load("pocket").target.paths[0], Fused)
+    assert not any(isinstance(path, Fused) for path in load_quietly(build("llama")).paths)
+    families.save("gpt2", tmp_path / "other")
+    assert not any(isinstance(path, Fused) for path in paceline.load(tmp_path / "other", dtype="float32").target.paths)
+
+
+def test_all_methods_write_the_same_text_bit_by_bit() -> None:
+    """In float32, where other kernels round otherwise for other numbers of rows."""
+    lm = paceline.load("pocket")
+    found = {
+        method: list(
+            lm.stream("Once upon a time", max_new_tokens=40, seed=1, temperature=0.8, method=method, logprobs=0)
+        )
+        for method in ("plain", "lookup", "auto")
+    }
+    chosen = {
+        method: [(one.token, one.logprob) for piece in pieces for one in (piece.logprobs,) if one is not None]
+        for method, pieces in found.items()
+    }
+    assert len(chosen["plain"]) == 40
+    assert chosen["plain"] == chosen["lookup"] == chosen["auto"]
