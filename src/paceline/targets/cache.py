@@ -116,8 +116,8 @@ class CacheRows(Rows):
         return rows
 
     def places(self, layers: Sequence[int], heads: int, width: int, fresh: int, dtype: torch.dtype) -> Ints:
-        """For each layer how many rows its buffers have room for, and the addresses of its keys and of its values. There
-        is room for the ``fresh`` rows that were last noted, which somebody else writes."""
+        """For each layer how many rows its buffers have room for, and the addresses of its keys and of its values.
+        There is room for the ``fresh`` rows that were last noted, which somebody else writes."""
         end = self.committed + self.tentative
         if self._places is None or len(self._places) != len(layers) or end > self._places[:, 0].min():
             found = list[tuple[int, int, int]]()

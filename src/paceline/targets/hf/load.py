@@ -80,8 +80,7 @@ def load_target(
     options = _hub_options(name)
     config = _config(name, trusted, options)
     asked = kind if strict else None
-    if bits == 4 and strict and is_described(config):
-        raise InputError(f"{name} is quantised already; leave quantize=int4 out, or give the original model")
+    _check_bits(name, config, bits, strict)
     layout = layout_of(
         name, config, lambda: check_place(name, asked, place, device_map, fixed_shapes=fixed_shapes, stored=True)
     )
@@ -115,11 +114,21 @@ def load_target(
         if strict or obstacle(found) is None:
             return quantized(found, stored, 8 if stored is not None else bits or 8)
         to_float32(loaded)
-    chosen = kind is None and loaded.device.type == "cpu" and not placed and not compiling_pays(loaded)
-    note = widened(loaded) if chosen else None
+    free = kind is None and loaded.device.type == "cpu" and not placed
+    return _in_floats(name, loaded, free, fixed_shapes)
+
+
+def _in_floats(name: str, loaded: PreTrainedModel, free: bool, fixed_shapes: bool | None) -> HFTarget:
+    """The target of a model in floats, of which type is ``free`` to choose."""
+    note = widened(loaded) if free and not compiling_pays(loaded) else None
     target = prepare(HFTarget(loaded, name=name, fixed_shapes=fixed_shapes).pack())
-    target.note = note
+    target.note = "; ".join(filter(None, (note, target.note))) or None
     return target
+
+
+def _check_bits(name: str, config: Any, bits: int | None, strict: bool) -> None:
+    if bits == 4 and strict and is_described(config):
+        raise InputError(f"{name} is quantised already; leave quantize=int4 out, or give the original model")
 
 
 def _name(model: str | Path) -> str:

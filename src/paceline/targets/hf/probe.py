@@ -22,18 +22,26 @@ import torch
 
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Reach, Request, Rows
-from paceline.targets.hf.compiled import compiled_beside
-from paceline.targets.hf.integers.kernels import short
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, Unsupported
-from paceline.targets.hf.path import UNEXPECTED, ForwardPath
+from paceline.targets.hf.path import UNEXPECTED
 from paceline.targets.hf.probe_points import NEAR, ProbePoint, probe_points, sizes
+from paceline.targets.hf.probe_rows import (
+    DRAFT,
+    PREFIX,
+    TRUNK_ROWS,
+    agree,
+    branched,
+    feed,
+    gap,
+    scored,
+    tokens,
+    use_compiled,
+)
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.hf.versions import refused
 from paceline.tree import EMPTY, DraftTree, Ints
 
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
-"""As a share of the logits' standard deviation: far above the rounding of kernels, far below the effect of another
-context."""
 SAME_KERNELS = 0.01
 """The share of the tolerance that holds between forwards of one shape, which use the same kernels."""
 SAME_OPERATIONS = 0.1
@@ -43,7 +51,7 @@ BROKEN = (RuntimeError, AttributeError, AssertionError)
 FAILURES = (Unsupported, AssertionError, *UNEXPECTED)
 """What ends the probe of a mode."""
 
-PREFIX, LONGER, DRAFT = 6, 9, 5
+LONGER = 9
 PROBED_WINDOW = 512
 """Windows of a model's own attention code are probed from behind them, up to this size."""
 
@@ -61,52 +69,13 @@ def prepare(target: HFTarget) -> HFTarget:
 def _try_lean(target: HFTarget) -> None:
     """Use the lean path if the model has a known structure and the path's rows are the model's."""
     lean = Lean.of(target.own)
-    if lean is None or target.mode is not Mode.PACKED or not _agree(target, lean, target.own, SAME_OPERATIONS):
+    if lean is None or target.mode is not Mode.PACKED or not agree(target, lean, target.own, SAME_OPERATIONS):
         return
     lean.trusted = True
     target.paths.insert(-1, lean)
     if target.fixed is not None:
         target.fixed.lean = lean
-    try_compiled(target, lean)
-
-
-def try_compiled(target: HFTarget, lean: Lean) -> None:
-    """Use compiled forwards if their rows are those of the lean path, up to the rounding of kernels."""
-    path = compiled_beside(lean) if target.compiles else None
-    if path is None:
-        return
-    try:
-        if not _agree(target, path, lean, 1.0):
-            raise ArithmeticError("other numbers than torch's")
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # compilers raise errors of every kind
-        target.note = f"forwards are left to torch, for numba does not compile them ({short(error)})"
-        return
-    path.trusted = True
-    target.paths.insert(target.paths.index(lean), path)
-
-
-def _agree(target: HFTarget, one: ForwardPath, other: ForwardPath, share: float) -> bool:
-    """Whether two paths find the same rows, within a share of the tolerance."""
-    try:
-        ours, theirs = (_read_and_scored(target, path) for path in (one, other))
-    except torch.OutOfMemoryError:
-        raise
-    except (AssertionError, *UNEXPECTED):
-        return False
-    return not _gap(target, ours, theirs, share)
-
-
-def _read_and_scored(target: HFTarget, path: ForwardPath) -> torch.Tensor:
-    """Rows of a tree behind a short text, computed by one path."""
-    prefix, line, other = (_tokens(target, count, salt) for salt, count in enumerate((PREFIX, DRAFT, DRAFT)))
-    rows = target.open(PREFIX + 2 * DRAFT)
-    with target.using(path):
-        _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
-        found = _scored(target, rows, prefix, _tree(line, other))
-    rows.close()
-    return found
+    use_compiled(target, lean)
 
 
 def _try_fixed(target: HFTarget) -> None:
@@ -152,8 +121,6 @@ def _find_mode(target: HFTarget) -> None:
 
 
 def _refusal(target: HFTarget, why: str) -> UnsupportedModel:
-    from paceline.targets.hf.versions import refused  # needs transformers, which bundled models do without
-
     return UnsupportedModel(refused(f"{target.name} {why}", "choose another model", type(target.model)))
 
 
@@ -168,7 +135,7 @@ def _check_windows(target: HFTarget) -> None:
     """The attention function must get every window that the configuration names."""
     if target.mode is not Mode.PACKED:
         return
-    seen = target.own.windows(Request.of_prompt(target.open(1), _tokens(target, 1)))
+    seen = target.own.windows(Request.of_prompt(target.open(1), tokens(target, 1)))
     expected = [target.own.window if kind == "sliding_attention" else None for kind in target.own.layer_types]
     if not seen:
         raise Unsupported("the model does not call the registered attention function")
@@ -185,24 +152,24 @@ def _effective(target: HFTarget, window: int | None) -> int | None:
 
 def _probe(target: HFTarget) -> str | None:
     """Set the limits of drafts in the target's mode; returns the reason where nothing can be drafted."""
-    prefix = _tokens(target, _prefix_length(target))
+    prefix = tokens(target, _prefix_length(target))
     rows = target.open(len(prefix) + 2 * DRAFT)
-    _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
-    line, other = _tokens(target, DRAFT, 1), _tokens(target, DRAFT, 2)
+    feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
+    line, other = tokens(target, DRAFT, 1), tokens(target, DRAFT, 2)
     expected = _stepwise(target, rows, prefix, line)
     alone = target.own.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :]
-    if _gap(target, expected, alone):
+    if gap(target, expected, alone):
         return "a row is not what the model itself finds"
-    chain = _scored(target, rows, prefix, DraftTree.chain(line))
-    if _gap(target, chain, expected):
+    chain = scored(target, rows, prefix, DraftTree.chain(line))
+    if gap(target, chain, expected):
         return "a row changes with how many are scored beside it"
     if not _ends_do_not_matter(target, rows, prefix, line, chain):
         return "a row changes with what follows it in its draft"
     counts = _counts_rows(target, rows, prefix, line, chain)
     target.limits = Reach(trees=target.mode is not Mode.CHAINED and not counts, alone=counts)
     if target.limits.trees:
-        tree = _scored(target, rows, prefix, _tree(line, other))
-        target.limits = replace(target.limits, trees=not _gap(target, tree[TRUNK_ROWS], expected))
+        tree = scored(target, rows, prefix, branched(line, other))
+        target.limits = replace(target.limits, trees=not gap(target, tree[TRUNK_ROWS], expected))
     return None
 
 
@@ -251,13 +218,13 @@ def _counts_rows(target: HFTarget, rows: Rows, prefix: Ints, line: Ints, chain: 
         return False
     target.own.claimed = CLAIM
     try:
-        found = _scored(target, rows, prefix, DraftTree.chain(line))
+        found = scored(target, rows, prefix, DraftTree.chain(line))
     except (IndexError, *BROKEN):
         rows.keep([])
         return target.mode is Mode.PACKED
     finally:
         target.own.claimed = 0
-    return _gap(target, found, chain, SAME_KERNELS)
+    return gap(target, found, chain, SAME_KERNELS)
 
 
 def _reachable(target: HFTarget, length: int) -> bool:
@@ -274,35 +241,35 @@ def _packs(target: HFTarget) -> bool:
     """Whether drafts of two sequences at different positions can share a forward."""
     requests, expected = [], []
     for number, length in enumerate((PREFIX, LONGER)):
-        prefix, line = _tokens(target, length, 10 + number), _tokens(target, DRAFT, 12 + number)
+        prefix, line = tokens(target, length, 10 + number), tokens(target, DRAFT, 12 + number)
         rows = target.open(length + DRAFT)
-        _feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
+        feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
         requests.append(Request.of_tree(rows, int(prefix[-1]), DraftTree.chain(line)))
         expected.append(target.own.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :])
     found = target.submit(requests).result()
-    return not any(_gap(target, scores.logits, rows) for scores, rows in zip(found, expected, strict=True))
+    return not any(gap(target, scores.logits, rows) for scores, rows in zip(found, expected, strict=True))
 
 
 def _limits_at(target: HFTarget, point: ProbePoint) -> Reach | None:
     """The target's limits narrowed to what can be drafted at a point; None where not even chains can."""
     target.own.moved = point.moved
     try:
-        texts = [_tokens(target, point.prefix + DRAFT, salt) for salt in (14, 15)]
+        texts = [tokens(target, point.prefix + DRAFT, salt) for salt in (14, 15)]
         texts[1] = texts[1][1:]
         expected = [target.own.unassisted(torch.from_numpy(text)) for text in texts]
-        line, other = texts[0][-DRAFT:], _tokens(target, DRAFT, 16)
+        line, other = texts[0][-DRAFT:], tokens(target, DRAFT, 16)
         whole = [_fresh(target, text[:-DRAFT], DraftTree.chain(text[-DRAFT:])) for text in texts]
         chain = _rows_of(target, whole[:1])
-        if _gap(target, chain[0], expected[0]):
+        if gap(target, chain[0], expected[0]):
             return None
         limits = target.limits
         if limits.trees:
-            tree = _rows_of(target, [_fresh(target, texts[0][:-DRAFT], _tree(line, other))])[0]
+            tree = _rows_of(target, [_fresh(target, texts[0][:-DRAFT], branched(line, other))])[0]
             found = tree[point.prefix - 1 :][TRUNK_ROWS]
-            limits = replace(limits, trees=not _gap(target, found, expected[0][-DRAFT - 1 :]))
+            limits = replace(limits, trees=not gap(target, found, expected[0][-DRAFT - 1 :]))
         if target.mode is Mode.PACKED and not limits.alone:
             pair = _rows_of(target, whole)
-            limits = replace(limits, alone=any(_gap(target, *both) for both in zip(pair, expected, strict=True)))
+            limits = replace(limits, alone=any(gap(target, *both) for both in zip(pair, expected, strict=True)))
         return limits
     except torch.OutOfMemoryError:
         raise
@@ -332,9 +299,9 @@ def _ends_do_not_matter(target: HFTarget, rows: Rows, prefix: Ints, line: Ints, 
     modules = target.model.named_modules()
     experts = any("expert" in (name + type(module).__name__).lower() for name, module in modules)
     for shared in (0, 1, 3):
-        draft = np.concatenate([line[:shared], _tokens(target, DRAFT - shared, 3 + shared)])
-        found = _scored(target, rows, prefix, DraftTree.chain(draft))
-        if _gap(target, found[: shared + 1], chain[: shared + 1], 1.0 if experts else SAME_KERNELS):
+        draft = np.concatenate([line[:shared], tokens(target, DRAFT - shared, 3 + shared)])
+        found = scored(target, rows, prefix, DraftTree.chain(draft))
+        if gap(target, found[: shared + 1], chain[: shared + 1], 1.0 if experts else SAME_KERNELS):
             return False
     return True
 
@@ -352,50 +319,11 @@ def _prefix_length(target: HFTarget) -> int:
     return max([PREFIX, *(size + 2 for size in windows if size <= PROBED_WINDOW)])
 
 
-TRUNK = (0, 2, 4, 6, 8)
-TRUNK_ROWS = [0, *(node + 1 for node in TRUNK)]
-"""The root's row and those of the line in a `_tree`."""
-
-
-def _tree(line: Ints, other: Ints) -> DraftTree:
-    """The line's tokens, each with a sibling directly behind it."""
-    pairs = np.stack([line, other], axis=1)
-    above = np.array([-1, *TRUNK[:-1]])
-    return DraftTree.build(pairs.reshape(-1), np.repeat(above, 2))
-
-
-def _tokens(target: HFTarget, count: int, salt: int = 0) -> Ints:
-    return np.random.default_rng(20 + salt).integers(0, target.vocab_size, count)
-
-
-def _feed(target: HFTarget, rows: Rows, request: Request) -> torch.Tensor | None:
-    scores = target.forward([request])[0]
-    rows.keep(range(len(request.tokens)))
-    return None if request.prefill else scores.logits
-
-
 def _stepwise(target: HFTarget, rows: Rows, prefix: Ints, line: Ints) -> torch.Tensor:
     """The rows of root and line, one token at a time as in plain decoding; leaves ``rows`` as they were."""
-    fed = [_feed(target, rows, Request.of_tree(rows, int(t), EMPTY)) for t in (prefix[-1], *line)]
+    fed = [feed(target, rows, Request.of_tree(rows, int(t), EMPTY)) for t in (prefix[-1], *line)]
     rows.rewind(len(prefix) - 1)
     return torch.cat([row for row in fed if row is not None])
-
-
-def _scored(target: HFTarget, rows: Rows, prefix: Ints, draft: DraftTree) -> torch.Tensor:
-    """The rows of root and draft in one forward; leaves ``rows`` as they were."""
-    logits = target.forward([Request.of_tree(rows, int(prefix[-1]), draft)])[0].logits
-    rows.keep([])
-    return logits
-
-
-def _gap(target: HFTarget, one: torch.Tensor, other: torch.Tensor, share: float = 1.0) -> bool:
-    """Whether rows differ by more than the rounding of kernels: in mean square, since the largest of many small
-    differences grows with the vocabulary. In half precision the median row decides, because rounding may send a single
-    row to another expert."""
-    spread = float(other.float().std()) or 1.0
-    gaps = (one.double() - other.double()).square().mean(dim=-1).sqrt()
-    gap = float(gaps.median() if target.dtype.itemsize == 2 else gaps.max())
-    return not gap <= TOLERANCE.get(target.dtype, 0.2) * share * spread
 
 
 def _warn_of_limits(target: HFTarget) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import OwnForward
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
-from paceline.targets.hf.probe import try_compiled
+from paceline.targets.hf.probe_rows import use_compiled
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
 
@@ -26,7 +26,7 @@ class BundledTarget(HFTarget):
 
     def pack(self) -> HFTarget:
         super().pack()
-        try_compiled(self, self._lean)
+        use_compiled(self, self._lean)
         return self
 
     @property

@@ -21,7 +21,6 @@ from paceline.targets.hf.path import ForwardJob, Found, Taps
 from paceline.targets.hf.variants import Inspection
 from paceline.tree import Ints
 
-
 States = NDArray[np.float32]
 LIKE = torch.empty(0)
 """Rotary angles are in its type."""

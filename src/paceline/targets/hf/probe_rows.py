@@ -1,0 +1,97 @@
+"""Rows that a probe makes, scores and compares."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from paceline.targets.base import Request, Rows
+from paceline.targets.hf.compiled import compiled_beside
+from paceline.targets.hf.integers.kernels import short
+from paceline.targets.hf.lean import Lean
+from paceline.targets.hf.path import UNEXPECTED, ForwardPath
+from paceline.targets.hf.target import HFTarget
+from paceline.tree import DraftTree, Ints
+
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
+"""As a share of the logits' standard deviation: far above the rounding of kernels, far below the effect of another
+context."""
+PREFIX, DRAFT = 6, 5
+
+
+def use_compiled(target: HFTarget, lean: Lean) -> None:
+    """Use compiled forwards if their rows are those of the lean path, up to the rounding of kernels."""
+    path = compiled_beside(lean) if target.compiles else None
+    if path is None:
+        return
+    try:
+        if not agree(target, path, lean, 1.0):
+            raise ArithmeticError("other numbers than torch's")
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # compilers raise errors of every kind
+        target.note = f"forwards are left to torch, for numba does not compile them ({short(error)})"
+        return
+    path.trusted = True
+    target.paths.insert(target.paths.index(lean), path)
+
+
+def agree(target: HFTarget, one: ForwardPath, other: ForwardPath, share: float) -> bool:
+    """Whether two paths find the same rows, within a share of the tolerance."""
+    try:
+        ours, theirs = (_read_and_scored(target, path) for path in (one, other))
+    except torch.OutOfMemoryError:
+        raise
+    except (AssertionError, *UNEXPECTED):
+        return False
+    return not gap(target, ours, theirs, share)
+
+
+def _read_and_scored(target: HFTarget, path: ForwardPath) -> torch.Tensor:
+    """Rows of a tree behind a short text, computed by one path."""
+    prefix, line, other = (tokens(target, count, salt) for salt, count in enumerate((PREFIX, DRAFT, DRAFT)))
+    rows = target.open(PREFIX + 2 * DRAFT)
+    with target.using(path):
+        feed(target, rows, Request.of_prompt(rows, prefix[:-1]))
+        found = scored(target, rows, prefix, branched(line, other))
+    rows.close()
+    return found
+
+
+TRUNK = (0, 2, 4, 6, 8)
+TRUNK_ROWS = [0, *(node + 1 for node in TRUNK)]
+"""The root's row and those of the line in a `branched` tree."""
+
+
+def branched(line: Ints, other: Ints) -> DraftTree:
+    """The line's tokens, each with a sibling directly behind it."""
+    pairs = np.stack([line, other], axis=1)
+    above = np.array([-1, *TRUNK[:-1]])
+    return DraftTree.build(pairs.reshape(-1), np.repeat(above, 2))
+
+
+def tokens(target: HFTarget, count: int, salt: int = 0) -> Ints:
+    return np.random.default_rng(20 + salt).integers(0, target.vocab_size, count)
+
+
+def feed(target: HFTarget, rows: Rows, request: Request) -> torch.Tensor | None:
+    scores = target.forward([request])[0]
+    rows.keep(range(len(request.tokens)))
+    return None if request.prefill else scores.logits
+
+
+def scored(target: HFTarget, rows: Rows, prefix: Ints, draft: DraftTree) -> torch.Tensor:
+    """The rows of root and draft in one forward; leaves ``rows`` as they were."""
+    logits = target.forward([Request.of_tree(rows, int(prefix[-1]), draft)])[0].logits
+    rows.keep([])
+    return logits
+
+
+def gap(target: HFTarget, one: torch.Tensor, other: torch.Tensor, share: float = 1.0) -> bool:
+    """Whether rows differ by more than the rounding of kernels: in mean square, since the largest of many small
+    differences grows with the vocabulary. In half precision the median row decides, because rounding may send a single
+    row to another expert."""
+    spread = float(other.float().std()) or 1.0
+    gaps = (one.double() - other.double()).square().mean(dim=-1).sqrt()
+    gap = float(gaps.median() if target.dtype.itemsize == 2 else gaps.max())
+    return not gap <= TOLERANCE.get(target.dtype, 0.2) * share * spread
