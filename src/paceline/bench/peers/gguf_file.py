@@ -33,7 +33,7 @@ def write_gguf(kind: str, model: PreTrainedModel, file: Path) -> None:
             continue
         pairs = next((count for end, count in turned.items() if name.endswith(end)), None)
         weight = weight if pairs is None else _paired(weight, pairs)
-        stored = gguf.GGMLQuantizationType[_stored(weight, kind)]
+        stored = gguf.GGMLQuantizationType[stored_type(weight, kind)]
         values = gguf.quants.quantize(weight.float().cpu().contiguous().numpy(), stored)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), values, raw_dtype=stored)
     writer.write_header_to_file()
@@ -58,7 +58,7 @@ def _describe(writer: Any, config: Any, width: int) -> None:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
 
 
-def _stored(weight: torch.Tensor, kind: str) -> str:
+def stored_type(weight: torch.Tensor, kind: str) -> str:
     """The type of a tensor: vectors stay floats, and matrices whose rows the blocks do not divide become halves."""
     if weight.dim() == 1:
         return "F32"

@@ -16,9 +16,10 @@ from transformers import PreTrainedModel
 
 from paceline.bench.peers.weights import check_llama, head_width
 
-KINDS = ("float32", "int8", "int4")
+KINDS = {"float32": 32, "int8": 8, "int4": 4}
+"""Kind of the weights -> bits of the layers' matrices; the head has no fewer than 8."""
 BLOCK = 32
-"""4-bit weights with one scale; rows that it does not divide, the embeddings and the head have 8 bits and one scale."""
+"""4-bit weights with one scale. A row of 8-bit weights has one, as in our own models in 8-bit integers."""
 FILE = "openvino_model.xml"
 
 Node: TypeAlias = Any
@@ -51,7 +52,7 @@ class Graph:
 
         self._ops: Any = opset13
         self._config: Any = model.config
-        self._kind = kind
+        self._bits = KINDS[kind]
         self._weights = {name: weight.float().cpu().numpy() for name, weight in model.state_dict().items()}
         self._heads: int = self._config.num_attention_heads
         self._cached_heads: int = self._config.num_key_value_heads
@@ -68,8 +69,9 @@ class Graph:
         self._texts = ops.gather(ops.shape_of(ids), self._whole([0]), self._whole(0))
         self._turns = self._cosine_and_sine(places)
         self._mask = self._causal(mask, places)
-        embeddings = self._matrix("model.embed_tokens.weight", mixed=False)
-        head = embeddings if config.tie_word_embeddings else self._matrix("lm_head.weight", mixed=False)
+        tied, bits = config.tie_word_embeddings, max(8, self._bits)
+        embeddings = self._matrix("model.embed_tokens.weight", bits if tied else 32)  # or one row is read
+        head = embeddings if tied else self._matrix("lm_head.weight", bits)
         rows = ops.gather(embeddings, ops.convert(ids, np.int32), self._whole(0))
         for layer in range(config.num_hidden_layers):
             rows = self._layer(layer, rows)
@@ -159,15 +161,15 @@ class Graph:
         return ops.reshape(repeated, self._whole([0, self._heads, -1, width]), True)
 
     def _product(self, name: str, rows: Node) -> Node:
-        return self._ops.matmul(rows, self._matrix(f"{name}.weight"), False, True)
+        return self._ops.matmul(rows, self._matrix(f"{name}.weight", self._bits), False, True)
 
-    def _matrix(self, name: str, mixed: bool = True) -> Node:
+    def _matrix(self, name: str, bits: int) -> Node:
         """A weight; one in integers is made to floats by nodes that the plugin computes inside its products."""
         weight = self._weights[name]
-        if self._kind == "float32":
-            return self._ops.constant(weight)
         rows, columns = weight.shape
-        if self._kind == "int4" and mixed and columns % BLOCK == 0:
+        if bits == 32:
+            return self._ops.constant(weight)
+        if bits == 4 and columns % BLOCK == 0:
             integers, scales = rounded(weight, 4, BLOCK)
             return self._ops.reshape(self._floats(self._packed(integers), scales), self._whole([rows, columns]), False)
         integers, scales = rounded(weight, 8, columns)
