@@ -373,8 +373,6 @@ def test_options_are_read(make: Make) -> None:
         ("transformers-uag:draft=no/such/folder", {}, "its draft model cannot be loaded: no model at"),
         ("mlx-lm", {"sampling": Sampling(temperature=0.7, top_p=0.9)}, "another law"),
         ("llama-cpp", {"sampling": Sampling(repetition_penalty=2.0)}, "another law"),
-        ("openvino", {"sampling": Sampling(temperature=1.0, min_p=0.1)}, "another law"),
-        ("openvino-assisted", {"sampling": Sampling(temperature=1.0)}, "measure it at temperature 0"),
         ("vllm:python=x", {"sampling": Sampling(temperature=1.0, min_p=0.1)}, "another law"),
         ("vllm-ngram:python=x", {"sampling": Sampling(temperature=1.0)}, "choose --temperature 0"),
         ("vllm:python=no/python", {}, "^vLLM's Python no/python does not start: No such file or directory$"),
@@ -397,6 +395,36 @@ def test_llama_cpp_takes_no_part_where_it_would_leave_a_cut_out(
     sampling = Sampling(temperature=temperature, **cut)
     with pytest.raises(Missing, match="another law"):
         make_peer("llama-cpp", Weights(lm.target), sampling=sampling)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sampling", "error", "said"),
+    [
+        ("openvino", Sampling(temperature=1.0, min_p=0.1), Missing, "another law"),
+        ("openvino-lookup", Sampling(repetition_penalty=2.0), Missing, "another law"),
+        ("openvino-assisted", Sampling(temperature=1.0), Missing, "measure it at temperature 0$"),
+        ("openvino:type=Q8_0", Sampling(), InputError, "'type' of openvino is one of float32, int8, int4, not 'Q8_0'$"),
+        ("openvino-lookup:ngram=0", Sampling(), InputError, "'ngram' of openvino-lookup is a whole number from 1 to"),
+    ],
+)
+def test_what_openvino_does_not_do_is_said_before_it_is_loaded(
+    spec: str, sampling: Sampling, error: type[Exception], said: str, lm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino_genai", types.ModuleType("openvino_genai"))
+    with pytest.raises(error, match=said):
+        make_peer(spec, Weights(lm.target), sampling=sampling)
+
+
+def test_weights_that_are_not_written_for_openvino_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino_genai", types.ModuleType("openvino_genai"))
+    halves = paceline.load("pocket", dtype="bfloat16").target
+    with pytest.raises(Missing, match=r"in float32, int8, int4, not in bfloat16; write type=int8 or float32$"):
+        make_peer("openvino", Weights(halves))
+
+
+def test_forwards_are_timed_beside_some_peers_only(lm: paceline.LanguageModel) -> None:
+    with pytest.raises(InputError, match="beside the peers llama-cpp and openvino only, not beside 'mlx-lm'$"):
+        open_reader("mlx-lm", Weights(lm.target), 64)
 
 
 def test_nothing_is_left_out_of_the_law_that_was_not_asked_for(make: Make, lm: paceline.LanguageModel) -> None:

@@ -160,7 +160,7 @@ def check_installed(name: str, options: Mapping[str, str]) -> None:
     try:
         import openvino_genai  # noqa: F401
     except ImportError:
-        raise Missing("openvino_genai is not installed; 'pip install openvino-genai'") from None
+        raise Missing("openvino-genai is not installed; 'pip install openvino-genai'") from None
 
 
 def make(name: str, terms: Terms) -> TextContestant:
@@ -233,5 +233,5 @@ def _kind(options: dict[str, str], dtype: str) -> str:
     if "type" in options and kind not in KINDS:
         raise InputError(f"option 'type' of openvino is one of {', '.join(KINDS)}, not {kind!r}")
     if kind not in KINDS:
-        raise Missing(f"weights are written for OpenVINO in {', '.join(KINDS)}, not in {kind}; add :type=int8")
+        raise Missing(f"weights are written for OpenVINO in {', '.join(KINDS)}, not in {kind}; write type=int8 or float32")
     return kind
