@@ -418,12 +418,12 @@ def test_what_openvino_does_not_do_is_said_before_it_is_loaded(
 def test_weights_that_are_not_written_for_openvino_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino_genai", types.ModuleType("openvino_genai"))
     halves = paceline.load("pocket", dtype="bfloat16").target
-    with pytest.raises(Missing, match=r"in float32, int8, int4, not in bfloat16; write type=int8 or float32$"):
+    with pytest.raises(Missing, match=r"float32, int8, int4 here, not bfloat16; write type=int8 or type=float32$"):
         make_peer("openvino", Weights(halves))
 
 
 def test_forwards_are_timed_beside_some_peers_only(lm: paceline.LanguageModel) -> None:
-    with pytest.raises(InputError, match="beside the peers llama-cpp and openvino only, not beside 'mlx-lm'$"):
+    with pytest.raises(InputError, match=r"beside the peers llama-cpp and openvino only, not beside 'mlx-lm'$"):
         open_reader("mlx-lm", Weights(lm.target), 64)
 
 

@@ -233,5 +233,5 @@ def _kind(options: dict[str, str], dtype: str) -> str:
     if "type" in options and kind not in KINDS:
         raise InputError(f"option 'type' of openvino is one of {', '.join(KINDS)}, not {kind!r}")
     if kind not in KINDS:
-        raise Missing(f"weights are written for OpenVINO in {', '.join(KINDS)}, not in {kind}; write type=int8 or float32")
+        raise Missing(f"OpenVINO's weights are {', '.join(KINDS)} here, not {kind}; write type=int8 or type=float32")
     return kind
