@@ -346,6 +346,7 @@ def test_who_cannot_take_part_is_named(suite: str, tmp_path: Path, capsys: pytes
     [
         ("mlx-lm", None, "mlx-lm is not installed; 'pip install mlx-lm'"),
         ("llama-cpp:type=Q8_0", None, "is not installed; 'pip install llama-cpp-python gguf'"),
+        ("openvino-lookup", None, "openvino-genai is not installed; 'pip install openvino-genai'"),
         ("vllm", None, "vLLM has an environment of its own; name its Python"),
         ("vllm-ngram", "no/python", "vLLM's Python no/python does not start: No such file or directory"),
         (f"vllm:python={sys.executable}", None, "vLLM is not installed in the environment of "),
@@ -354,7 +355,7 @@ def test_who_cannot_take_part_is_named(suite: str, tmp_path: Path, capsys: pytes
 def test_a_peer_that_is_not_installed_is_said_before_a_model_is_loaded(
     peer: str, python: str | None, why: str, suite: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for package in ("mlx_lm", "llama_cpp"):
+    for package in ("mlx_lm", "llama_cpp", "openvino_genai"):
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delenv("PACELINE_VLLM", raising=False)
     if python is not None:

@@ -10,6 +10,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,12 @@ import pytest
 import torch
 
 import paceline
-from paceline.bench.peers import PEERS, Weights, check_peer, make_peer
+from paceline.bench.peers import PEERS, READERS, Weights, check_peer, make_peer, open_reader
 from paceline.bench.peers import vllm as vllm_peer
+from paceline.bench.peers.gguf_file import stored_type
+from paceline.bench.peers.openvino import properties
+from paceline.bench.peers.openvino_graph import rounded
+from paceline.bench.peers.weights import ordinary
 from paceline.bench.run.contestant import Job, Missing, TextContestant, Written
 from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
@@ -28,10 +33,13 @@ from paceline.law import Sampling
 
 NEEDED = ("transformers", "transformers-lookup", "transformers-assisted", "transformers-uag")
 LLAMA = ("llama-cpp", "llama-cpp-lookup", "llama-cpp-assisted")
+OPENVINO = ("openvino", "openvino-lookup", "openvino-assisted")
 OPTIONAL = {"mlx-lm": "mlx_lm", "mlx-lm-assisted": "mlx_lm", **dict.fromkeys(LLAMA, "llama_cpp")}
+OPTIONAL |= dict.fromkeys(OPENVINO, "openvino_genai")
 """Peer -> the package without which it is missing."""
-SAMPLING = [name for name in PEERS if name != "transformers-uag" and not name.startswith("vllm-")]
-PLAIN = ("transformers", "mlx-lm", "llama-cpp", "vllm")
+GREEDY = ("transformers-uag", "openvino-assisted")
+SAMPLING = [name for name in PEERS if name not in GREEDY and not name.startswith("vllm-")]
+PLAIN = ("transformers", "mlx-lm", "llama-cpp", "openvino", "vllm")
 VLLM = os.environ.get("PACELINE_VLLM", "")
 UNINSTALLED = ("vllm-suffix",)
 """Peers whose library is not in the environment that ``PACELINE_VLLM`` names."""
@@ -226,7 +234,7 @@ def test_peers_share_one_copy_of_each_model(lm: paceline.LanguageModel, draft: D
     assert [each() for each in held] == [None, None]
 
 
-@pytest.mark.parametrize("name", ["mlx-lm", "llama-cpp"])
+@pytest.mark.parametrize("name", ["mlx-lm", "llama-cpp", "openvino"])
 def test_converted_copies_do_not_stay(name: str, lm: paceline.LanguageModel) -> None:
     pytest.importorskip(OPTIONAL[name])
     weights = Weights(lm.target, lm.vocabulary)
@@ -248,6 +256,86 @@ def test_a_peer_says_what_it_runs(name: str, make: Make) -> None:
     drafts = "pocket-draft" if name.endswith("-assisted") else None
     assert facts["draft_model"] == ("pocket-foreign" if name == "transformers-uag" else drafts)
     assert (facts["draft_tokens"] is None) == (name in PLAIN)
+
+
+# --- rounded weights ------------------------------------------------------------------------------------------
+
+
+def test_8_bits_are_the_integers_of_our_own_models(draft: DraftModel) -> None:
+    """The matrices of such a model are written without a change; those of another by half a step at most."""
+    ours = ordinary(paceline.load("pocket", quantize="int8", generation_config=False).target).state_dict()
+    for name, weight in ours.items():
+        if name.endswith("proj.weight"):
+            integers, scales = rounded(weight.numpy(), 8, weight.shape[1])
+            assert np.array_equal((integers * scales)[:, 0], weight.numpy()), name
+    weight = ordinary(draft.target).state_dict()["model.layers.0.self_attn.q_proj.weight"].numpy()
+    weight[3] = 0.0
+    for bits, block in ((8, weight.shape[1]), (4, 32)):
+        integers, scales = rounded(weight, bits, block)
+        assert np.abs(integers).max() == 2 ** (bits - 1) - 1
+        assert (np.abs(integers * scales - weight.reshape(integers.shape)) <= 0.5001 * scales).all()
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8", "int4"])
+def test_a_graph_on_pages_is_a_graph_with_states(kind: str, lm: paceline.LanguageModel) -> None:
+    """The graph itself, without the change that attention over pages makes to it, and without drafts."""
+    openvino, prompt = pytest.importorskip("openvino"), lm.encode(PROMPTS[0])
+    weights = Weights(lm.target)
+    with closing(open_reader(f"openvino:type={kind}", weights, 64)) as reader:
+        reader.read(prompt.tolist())
+        model = openvino.compile_model(next(weights.disk.glob("*/*.xml")), "CPU", properties("float32"))
+        request = model.create_infer_request()
+        inputs = {"input_ids": prompt[None], "position_ids": np.arange(len(prompt))[None], "beam_idx": np.array([0])}
+        for start, end in ((0, 5), (5, len(prompt))):
+            rows = {name: array[:, start:end] if array.ndim == 2 else array for name, array in inputs.items()}
+            found = request.infer({**rows, "attention_mask": np.ones((1, end), dtype=np.int64)})["logits"]
+        assert distance(reader.logits(-1), found[0, -1]) < (1e-4 if kind == "float32" else 0.1)
+
+
+def distance(logits: Any, own: Any) -> float:
+    return float(np.sqrt(np.square(logits - own).mean()) / own.std())
+
+
+ROUNDED = {"llama-cpp": ("F32", "Q8_0", "Q4_0"), "openvino": ("float32", "int8", "int4")}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader_scores_rows_as_the_target_does(name: str, lm: paceline.LanguageModel) -> None:
+    """The more bits, the nearer; another draft behind the same text changes nothing."""
+    pytest.importorskip(OPTIONAL[name])
+    weights, prompt, rows = Weights(lm.target), lm.encode(PROMPTS[0]).tolist(), lm.encode("one two three").tolist()
+    with torch.no_grad():
+        own = ordinary(lm.target)(torch.tensor([[*prompt, *rows]])).logits[0, -len(rows) :].numpy()
+    for kind, least, most in zip(ROUNDED[name], (0.0, 2e-3, 0.02), (1e-3, 0.05, 0.4), strict=True):
+        with closing(open_reader(f"{name}:type={kind}", weights, 128)) as reader:
+            reader.read(prompt)
+            for draft in (rows, rows[::-1], rows):
+                reader.rewind(len(prompt))
+                reader.read(draft, scored=len(draft))
+                apart = max(distance(reader.logits(place), own[place]) for place in range(-len(rows), 0))
+                assert least <= apart < most or draft != rows, (kind, apart)
+
+
+@pytest.mark.parametrize(
+    "spec", ["llama-cpp:type=Q8_0", "llama-cpp:type=Q4_0", "openvino:type=int8", "openvino:type=int4"]
+)
+def test_rounded_weights_draft_as_well(spec: str, make: Make, lm: paceline.LanguageModel) -> None:
+    """Rows of the draft model's MLP are no multiple of a block."""
+    name, _, options = spec.partition(":")
+    for way in ("", "-lookup", "-assisted"):
+        peer = make(f"{name}{way}:{options}" + (",p_min=0" if name + way in EAGER else ""))
+        found = written(peer, job(lm.encode(PROMPTS[1])))
+        assert (len(found.tokens), found.finish, peer.facts()["dtype"]) == (TOKENS, "length", options[len("type=") :])
+        assert found.forwards is not None
+        assert (found.forwards == TOKENS) == (way == "")
+        peer.close()
+
+
+def test_rows_that_no_block_divides_stay_floats() -> None:
+    rows = {"F32": 344, "Q8_0": 352, "Q4_0": 352, "F16": 344}
+    assert {kind: stored_type(torch.zeros(2, columns), kind) for kind, columns in rows.items()} == {k: k for k in rows}
+    assert stored_type(torch.zeros(2, 344), "Q4_0") == "F16"
+    assert stored_type(torch.zeros(344), "Q4_0") == "F32"
 
 
 # --- who cannot take part -----------------------------------------------------------------------------------
@@ -272,7 +360,7 @@ def test_a_peer_that_does_not_exist_is_told(spec: str, said: str) -> None:
 def test_options_are_read(make: Make) -> None:
     assert check_peer(" transformers-uag:draft=my models/x ") == ("transformers-uag", {"draft": "my models/x"})
     assert make("transformers-lookup:ngram=5").facts()["max_ngram"] == 5
-    with pytest.raises(ValueError, match="whole number from 1 on, not '0'"):
+    with pytest.raises(ValueError, match="whole number from 1 to 128, not '0'"):
         make("transformers-lookup:ngram=0")
 
 
@@ -307,6 +395,36 @@ def test_llama_cpp_takes_no_part_where_it_would_leave_a_cut_out(
     sampling = Sampling(temperature=temperature, **cut)
     with pytest.raises(Missing, match="another law"):
         make_peer("llama-cpp", Weights(lm.target), sampling=sampling)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sampling", "error", "said"),
+    [
+        ("openvino", Sampling(temperature=1.0, min_p=0.1), Missing, "another law"),
+        ("openvino-lookup", Sampling(repetition_penalty=2.0), Missing, "another law"),
+        ("openvino-assisted", Sampling(temperature=1.0), Missing, "measure it at temperature 0$"),
+        ("openvino:type=Q8_0", Sampling(), InputError, "'type' of openvino is one of float32, int8, int4, not 'Q8_0'$"),
+        ("openvino-lookup:ngram=0", Sampling(), InputError, "'ngram' of openvino-lookup is a whole number from 1 to"),
+    ],
+)
+def test_what_openvino_does_not_do_is_said_before_it_is_loaded(
+    spec: str, sampling: Sampling, error: type[Exception], said: str, lm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino_genai", types.ModuleType("openvino_genai"))
+    with pytest.raises(error, match=said):
+        make_peer(spec, Weights(lm.target), sampling=sampling)
+
+
+def test_weights_that_are_not_written_for_openvino_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino_genai", types.ModuleType("openvino_genai"))
+    halves = paceline.load("pocket", dtype="bfloat16").target
+    with pytest.raises(Missing, match=r"float32, int8, int4 here, not bfloat16; write type=int8 or type=float32$"):
+        make_peer("openvino", Weights(halves))
+
+
+def test_forwards_are_timed_beside_some_peers_only(lm: paceline.LanguageModel) -> None:
+    with pytest.raises(InputError, match=r"beside the peers llama-cpp and openvino only, not beside 'mlx-lm'$"):
+        open_reader("mlx-lm", Weights(lm.target), 64)
 
 
 def test_nothing_is_left_out_of_the_law_that_was_not_asked_for(make: Make, lm: paceline.LanguageModel) -> None:
@@ -346,7 +464,7 @@ def test_vllm_is_found_by_a_variable(lm: paceline.LanguageModel, monkeypatch: py
         make_peer("vllm", Weights(lm.target, lm.vocabulary))
     for spec, said in (
         ("vllm-paceline:method=assistant", "method 'assistant' does not draft inside vLLM"),
-        ("vllm-ngram:tokens=0", "option 'tokens' of vllm is a whole number from 1 to 128, not '0'"),
+        ("vllm-ngram:tokens=0", "option 'tokens' of vllm-ngram is a whole number from 1 to 128, not '0'"),
     ):
         with pytest.raises(InputError, match=said):
             make_peer(spec, Weights(lm.target, lm.vocabulary))

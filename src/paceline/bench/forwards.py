@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.bench.peers import check_peer
-from paceline.bench.peers.llama_cpp import BATCH, NAME, Loaded, opened
-from paceline.bench.peers.weights import Weights
+from paceline.bench.peers import open_reader
+from paceline.bench.peers.weights import Reader, Weights
 from paceline.bench.race import Clock, Contestant, Race
 from paceline.errors import InputError
 from paceline.targets.base import Request, Rows
@@ -127,16 +126,16 @@ def forwards(
     peers: Sequence[str] = (),
 ) -> Iterator[Forward]:
     """Every number of rows of every number of sequences behind every context, along every path; for one row also the
-    library's own forward with its own cache. ``peers``, specs of llama.cpp on the same weights, score one sequence."""
+    library's own forward with its own cache. ``peers``, other libraries on the same weights, score one sequence."""
     random, before = np.random.default_rng(1), target.paths
     with ExitStack() as leaving:
         leaving.callback(setattr, target, "paths", before)
         theirs: dict[str, _Other] = {THEIRS: _Library(target)} if 1 in sequences and 1 in rows else {}
         weights = Weights(target)
         for spec in peers if 1 in sequences else ():
-            loaded = opened(_options(spec), weights, max(contexts) + 2 * max(rows))
-            leaving.callback(loaded.close)
-            theirs[spec] = _LlamaCpp(loaded)
+            reader = open_reader(spec, weights, max(contexts) + 2 * max(rows))
+            leaving.callback(reader.close)
+            theirs[spec] = _Peer(reader)
         for context in contexts:
             for count in sequences:
                 held = [_read(target, context, max(rows), random) for _ in range(count)]
@@ -146,13 +145,6 @@ def forwards(
                     yield from _timed(target, requests, context, repeats, others)
                 for one in held:
                     one.close()
-
-
-def _options(spec: str) -> dict[str, str]:
-    name, options = check_peer(spec)
-    if name != NAME:
-        raise InputError(f"forwards are timed beside peer {NAME!r} only, not {name!r}")
-    return options
 
 
 def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
@@ -216,23 +208,21 @@ class _Other(ABC):
         """A forward behind the text of a request's rows; it returns the logits of the root."""
 
 
-class _LlamaCpp(_Other):
-    """Its rows follow one another, since it has no trees without copies of the text."""
+class _Peer(_Other):
+    """Its rows follow one another, since others score no trees without copies of the text."""
 
-    widest = BATCH
-
-    def __init__(self, loaded: Loaded) -> None:
-        self._loaded = loaded
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self.widest = reader, reader.widest
 
     def read(self, request: Request) -> Callable[[], torch.Tensor]:
         text, rows = request.rows.tokens[: request.rows.committed].tolist(), request.tokens.tolist()
-        self._loaded.rewind(0)
-        self._loaded.read(text)
+        self._reader.rewind(0)
+        self._reader.read(text)
 
         def step() -> torch.Tensor:
-            self._loaded.rewind(len(text))
-            self._loaded.read(rows, scored=len(rows))
-            return torch.from_numpy(self._loaded.logits(-len(rows)))
+            self._reader.rewind(len(text))
+            self._reader.read(rows, scored=len(rows))
+            return torch.from_numpy(self._reader.logits(-len(rows)))
 
         return step
 

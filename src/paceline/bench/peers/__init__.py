@@ -7,7 +7,7 @@ import difflib
 from importlib import import_module
 from types import ModuleType
 
-from paceline.bench.peers.weights import Terms, Weights
+from paceline.bench.peers.weights import Reader, Terms, Weights
 from paceline.bench.run.contestant import Missing, TextContestant
 from paceline.errors import InputError
 from paceline.law import Sampling
@@ -19,9 +19,12 @@ PEERS = {
     "transformers-uag": "generate with an assistant of another tokenizer; draft=NAME (default: pocket-foreign)",
     "mlx-lm": "mlx-lm's generate_step on a converted copy",
     "mlx-lm-assisted": "mlx-lm with draft_model, converted as well",
-    "llama-cpp": "llama.cpp by llama-cpp-python, on a GGUF file of the same weights; type=Q8_0 rounds them",
+    "llama-cpp": "llama.cpp by llama-cpp-python, on a GGUF file of the same weights; type=Q8_0 or Q4_0 rounds them",
     "llama-cpp-lookup": "llama.cpp with prompt lookup; also ngram=N, tokens=N",
     "llama-cpp-assisted": "llama.cpp with a draft model of the target's tokenizer; also p_min=P, tokens=N",
+    "openvino": "OpenVINO GenAI on a graph of the same weights; type=int8 or int4 rounds them",
+    "openvino-lookup": "OpenVINO GenAI with its prompt lookup; also ngram=N, tokens=N",
+    "openvino-assisted": "OpenVINO GenAI with a draft model of the target's tokenizer; also tokens=N",
     "vllm": "vLLM in an environment of its own, whose Python PACELINE_VLLM or python=FILE names",
     "vllm-ngram": "vLLM with its prompt n-grams; also tokens=N, and ngram=N for the longest (default: its own, 5)",
     "vllm-suffix": "vLLM with its suffix decoding, without the texts of earlier requests; also tokens=N",
@@ -34,14 +37,19 @@ OPTIONS = {
     "llama-cpp": ("type",),
     "llama-cpp-lookup": ("type", "tokens", "ngram"),
     "llama-cpp-assisted": ("type", "tokens", "p_min"),
+    "openvino": ("type",),
+    "openvino-lookup": ("type", "tokens", "ngram"),
+    "openvino-assisted": ("type", "tokens"),
     "vllm": ("python",),
     "vllm-ngram": ("python", "tokens", "ngram"),
     "vllm-suffix": ("python", "tokens"),
     "vllm-paceline": ("python", "tokens", "method"),
 }
 ALONE = "other libraries take part one text at a time; leave out --batch and --qps"
-HOMES = {"transformers": "transformers", "mlx": "mlx_lm", "llama": "llama_cpp", "vllm": "vllm"}
+HOMES = {w: w for w in ("transformers", "openvino", "vllm")} | {"mlx": "mlx_lm", "llama": "llama_cpp"}
 """First word of a name -> the file that makes it."""
+READERS = ("llama-cpp", "openvino")
+"""Those whose forwards are timed by themselves."""
 
 
 def check_peer(spec: str) -> tuple[str, dict[str, str]]:
@@ -94,3 +102,13 @@ def make_peer(
     )
     peer: TextContestant = _home(name).make(name, terms)
     return peer
+
+
+def open_reader(spec: str, weights: Weights, context: int) -> Reader:
+    """The target in the library of a peer, with room for a context. `InputError` for a peer that has none, `Missing`
+    where it cannot be opened here."""
+    name, options = check_peer(spec)
+    if name not in READERS:
+        raise InputError(f"forwards are timed beside the peers {' and '.join(READERS)} only, not beside {name!r}")
+    reader: Reader = _home(name).opened(options, weights, context)
+    return reader

@@ -11,21 +11,21 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from paceline.bench.run.contestant import Missing
+from paceline.bench.peers.weights import check_llama, head_width
 
 BLOCKS = ("Q8_0", "Q5_0", "Q4_0")
 """Integers with a scale for every 32 of them, as the ``gguf`` package rounds them."""
 BLOCK = 32
 
 
-def converted(model: PreTrainedModel, file: Path, kind: str) -> Path:
+def write_gguf(kind: str, model: PreTrainedModel, file: Path) -> None:
     """Write a llama as a file of that type. `Missing` where it is anything else."""
     import gguf
 
-    _refuse(model, kind)
+    check_llama(model, "llama.cpp")
     config: Any = model.config
     writer = gguf.GGUFWriter(file, "llama")
-    _describe(writer, config)
+    _describe(writer, config, head_width(model))
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     turned = {"q_proj.weight": config.num_attention_heads, "k_proj.weight": config.num_key_value_heads}
     for name, weight in model.state_dict().items():
@@ -33,18 +33,16 @@ def converted(model: PreTrainedModel, file: Path, kind: str) -> Path:
             continue
         pairs = next((count for end, count in turned.items() if name.endswith(end)), None)
         weight = weight if pairs is None else _paired(weight, pairs)
-        stored = gguf.GGMLQuantizationType["F32" if weight.dim() == 1 else kind]
+        stored = gguf.GGMLQuantizationType[stored_type(weight, kind)]
         values = gguf.quants.quantize(weight.float().cpu().contiguous().numpy(), stored)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), values, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return file
 
 
-def _describe(writer: Any, config: Any) -> None:
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+def _describe(writer: Any, config: Any, width: int) -> None:
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
@@ -60,15 +58,11 @@ def _describe(writer: Any, config: Any) -> None:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
 
 
-def _refuse(model: PreTrainedModel, kind: str) -> None:
-    config: Any = model.config
-    turns = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    weights = model.state_dict()
-    if config.model_type != "llama" or turns != "default" or any(name.endswith(".bias") for name in weights):
-        raise Missing("only llamas without biases and with ordinary rotary positions are converted for llama.cpp here")
-    uneven = any(weight.dim() == 2 and weight.shape[1] % BLOCK for weight in weights.values())
-    if kind in BLOCKS and uneven:
-        raise Missing(f"{kind} rounds {BLOCK} values together, and the model's rows are no multiple of that")
+def stored_type(weight: torch.Tensor, kind: str) -> str:
+    """The type of a tensor: vectors stay floats, and matrices whose rows the blocks do not divide become halves."""
+    if weight.dim() == 1:
+        return "F32"
+    return "F16" if kind in BLOCKS and weight.shape[1] % BLOCK else kind
 
 
 def _paired(weight: torch.Tensor, heads: int) -> torch.Tensor:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.bench.peers.gguf_file import BLOCKS, converted
-from paceline.bench.peers.weights import Terms, Weights
+from paceline.bench.peers.gguf_file import BLOCKS, write_gguf
+from paceline.bench.peers.weights import Reader, Terms, Weights
 from paceline.bench.race import Clock
 from paceline.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 from paceline.drafters.assistant.drafter import LEVELS
@@ -41,8 +41,10 @@ OWN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0", "
 NAMES = {kind: name for name, kind in OWN.items() if kind not in BLOCKS}
 
 
-class Loaded:
-    """A file that llama.cpp has loaded, and one text that it has read. To be closed."""
+class Loaded(Reader):
+    """A file that llama.cpp has loaded."""
+
+    widest = BATCH
 
     def __init__(self, file: Path, kind: str, context: int) -> None:
         import gguf
@@ -86,7 +88,6 @@ class Loaded:
         }
 
     def read(self, tokens: Sequence[int], scored: int = 1) -> None:
-        """Read on; the last ``scored`` tokens have logits afterwards."""
         pieces = [tokens[:first]] if (first := len(tokens) % BATCH) else []
         pieces += [tokens[at : at + BATCH] for at in range(first, len(tokens), BATCH)]
         assert pieces and scored <= len(pieces[-1]), "the last forward has all the rows that are asked for"
@@ -104,13 +105,11 @@ class Loaded:
         self.text.extend(piece)
 
     def rewind(self, length: int) -> None:
-        """Forget all but so many tokens of the text."""
         if length < len(self.text):
             self._calls.llama_memory_seq_rm(self._memory, 0, length, -1)
             del self.text[length:]
 
     def logits(self, row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Of a row of the last forward, -1 being the last; valid until the next forward."""
         found = self._calls.llama_get_logits_ith(self._context, row % self._rows)
         return np.ctypeslib.as_array(found, shape=(self.vocabulary,))
 
@@ -307,11 +306,10 @@ def opened(options: dict[str, str], weights: Weights, context: int) -> Loaded:
 
 
 def _source(name: str, terms: Terms) -> Source | None:
-    tokens = partial(_whole, terms.options, "tokens")
     if name == "llama-cpp-lookup":
-        return LookedUp(tokens(terms.draft_tokens or Lookup.nodes), _whole(terms.options, "ngram", NGRAM))
+        return LookedUp(_drafted(terms, Lookup.nodes), terms.whole("ngram", NGRAM))
     if name == "llama-cpp-assisted":
-        count, least, draft = tokens(terms.draft_tokens or LEVELS), _share(terms.options), terms.weights.same_tokens()
+        count, least, draft = _drafted(terms, LEVELS), _share(terms.options), terms.weights.same_tokens()
         context = min(draft.target.context_length or CONTEXT, CONTEXT)
         loaded = _loaded("draft", terms.weights, terms.options, context)
         return Drafted(loaded, draft.target.name, count, least)
@@ -319,13 +317,14 @@ def _source(name: str, terms: Terms) -> Source | None:
     return None
 
 
+def _drafted(terms: Terms, usual: int) -> int:
+    return terms.whole("tokens", terms.draft_tokens or usual, BATCH - 1)
+
+
 def _loaded(which: str, weights: Weights, options: dict[str, str], context: int) -> Loaded:
     """The target or its draft model; peers of one type share the file."""
     kind = _kind(options, weights.target.dtype_name)
-    file = weights.disk / f"{which}-{kind}.gguf"
-    if not file.exists():
-        converted(weights.borrowed() if which == "target" else weights.borrowed_draft(), file, kind)
-    return Loaded(file, kind, context)
+    return Loaded(weights.converted(f"{which}-{kind}.gguf", partial(write_gguf, kind)), kind, context)
 
 
 def _kind(options: dict[str, str], dtype: str) -> str:
@@ -336,13 +335,6 @@ def _kind(options: dict[str, str], dtype: str) -> str:
     if kind not in (known := [*NAMES, *BLOCKS]):
         raise InputError(f"option 'type' of llama-cpp is one of {', '.join(known)}, not {kind!r}")
     return kind
-
-
-def _whole(options: dict[str, str], option: str, default: int) -> int:
-    given = options.get(option, str(default))
-    if not (given.isdecimal() and 0 < int(given) < BATCH):
-        raise InputError(f"option {option!r} of llama-cpp is a whole number from 1 to {BATCH - 1}, not {given!r}")
-    return int(given)
 
 
 def _share(options: dict[str, str]) -> float:

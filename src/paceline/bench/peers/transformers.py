@@ -17,7 +17,6 @@ from paceline.bench.run.contestant import Job, Missing, TextContestant, Written,
 from paceline.context import Ints
 from paceline.drafters.assistant.drafter import LEVELS
 from paceline.drafters.lookup import Lookup
-from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.vocabulary import Vocabulary
 
@@ -108,7 +107,7 @@ def make(name: str, terms: Terms) -> TextContestant:
     if name == "transformers":
         return Transformers(terms, {}, dict)
     if name == "transformers-lookup":
-        tokens, ngram = terms.draft_tokens or Lookup.nodes, _ngram(terms.options)
+        tokens, ngram = terms.draft_tokens or Lookup.nodes, terms.whole("ngram", None)
         facts = {"draft_tokens": tokens, "max_ngram": ngram or "its own default"}
         return Transformers(terms, facts, partial(looked_up, tokens, ngram))
     tokens = terms.draft_tokens or LEVELS
@@ -194,10 +193,3 @@ def _checked_for_uag(terms: Terms) -> Vocabulary:
     if terms.sampling.adjusts:
         raise Missing("it applies the target's penalties and biases to the ids of another tokenizer")
     return vocabulary
-
-
-def _ngram(options: dict[str, str]) -> int | None:
-    given = options.get("ngram")
-    if given is not None and not (given.isdecimal() and int(given) > 0):
-        raise InputError(f"option 'ngram' of peer 'transformers-lookup' is a whole number from 1 on, not {given!r}")
-    return None if given is None else int(given)

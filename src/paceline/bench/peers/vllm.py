@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import torch
 
@@ -27,7 +27,6 @@ from paceline.bench.race import Clock
 from paceline.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 from paceline.drafters.base import Drafter
 from paceline.drafters.lookup import Lookup
-from paceline.errors import InputError
 from paceline.integrations.vllm.settings import MOST, Settings, leaves
 
 PYTHON = "PACELINE_VLLM"
@@ -40,7 +39,6 @@ CONTEXT = 4096
 """The longest context: vLLM allocates the rows of a whole one at the start."""
 DTYPES = "float32", "bfloat16", "float16"
 ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-T = TypeVar("T")
 KEPT = "kept from prompt to prompt"
 PATIENCE = 1800.0
 """Seconds for a start, or for a text."""
@@ -231,10 +229,10 @@ def make(name: str, terms: Terms) -> TextContestant:
 
 def _speculative(name: str, terms: Terms) -> tuple[dict[str, Any], dict[str, Any]]:
     """What drafts, as vLLM's engine takes it and as readers do."""
-    count = _whole(terms, "tokens", terms.draft_tokens or Lookup.nodes)
+    count = terms.whole("tokens", terms.draft_tokens or Lookup.nodes, MOST)
     config: dict[str, Any] = {"method": name.removeprefix("vllm-"), "num_speculative_tokens": count}
     if name == "vllm-ngram":
-        ngram = _whole(terms, "ngram", None)
+        ngram = terms.whole("ngram", None, MOST)
         config |= {} if ngram is None else {"prompt_lookup_max": ngram, "prompt_lookup_min": 1}
         return {"speculative_config": config}, {"draft_tokens": count, "max_ngram": ngram or "its own default"}
     if name == "vllm-suffix":  # by default it keeps what earlier requests wrote
@@ -247,12 +245,3 @@ def _speculative(name: str, terms: Terms) -> tuple[dict[str, Any], dict[str, Any
         return both, {"draft_tokens": count, "method": settings.method, "learning": KEPT if learns else None}
     assert name == "vllm", f"no peer {name}"
     return {}, {}
-
-
-def _whole(terms: Terms, option: str, default: T) -> int | T:
-    given = terms.options.get(option)
-    if given is None:
-        return default
-    if not (given.isdecimal() and 0 < int(given) <= MOST):
-        raise InputError(f"option {option!r} of vllm is a whole number from 1 to {MOST}, not {given!r}")
-    return int(given)

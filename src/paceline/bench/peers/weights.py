@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import copy
 import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.bench.run.contestant import Missing
 from paceline.drafters.assistant import DraftModel
+from paceline.errors import InputError
 from paceline.files import workplace
 from paceline.law import Sampling
 from paceline.targets.base import Target
@@ -24,6 +29,7 @@ from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.names import MARK, NAMES
 from paceline.vocabulary import Vocabulary
 
+T = TypeVar("T")
 FOREIGN = "pocket-foreign"
 """The bundled draft model that has a tokenizer of its own."""
 
@@ -43,6 +49,20 @@ def ordinary(target: Target) -> PreTrainedModel:
     same = target.exact or HFTarget(model).fingerprint() == target.fingerprint()  # integers have one of their own
     assert same, "both sides have the same weights"
     return model
+
+
+def check_llama(model: PreTrainedModel, library: str) -> None:
+    """`Missing` where a model is none that we write in a library's own form."""
+    config: Any = model.config
+    turns = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    if config.model_type != "llama" or turns != "default" or any(n.endswith(".bias") for n in model.state_dict()):
+        raise Missing(f"only llamas without biases and with ordinary rotary positions are converted for {library} here")
+
+
+def head_width(model: PreTrainedModel) -> int:
+    """Of a llama, the values of one attention head."""
+    config: Any = model.config
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 class Weights:
@@ -73,6 +93,14 @@ class Weights:
         """Likewise the draft model's."""
         kept: PreTrainedModel | None = self.__dict__.get("draft_model")
         return kept or ordinary(self.same_tokens().target)
+
+    def converted(self, name: str, write: Callable[[PreTrainedModel, Path], None]) -> Path:
+        """A file or folder of that name, as another library reads it; names that begin with ``draft`` hold the draft
+        model, others the target. It is written once, for all peers."""
+        path = self.disk / name
+        if not path.exists():
+            write(self.borrowed_draft() if name.startswith("draft") else self.borrowed(), path)
+        return path
 
     def same_tokens(self) -> DraftModel:
         """The draft model, where there is one that speaks the target's tokens."""
@@ -136,3 +164,37 @@ class Terms:
     weights: Weights
     draft_tokens: int | None
     sampling: Sampling
+
+    def whole(self, option: str, default: T, most: int = 128) -> int | T:
+        """An option that is a whole number from 1 on, or its default."""
+        given = self.options.get(option)
+        if given is None:
+            return default
+        if not (given.isdecimal() and 0 < int(given) <= most):
+            name = self.name.partition(":")[0]
+            raise InputError(f"option {option!r} of {name} is a whole number from 1 to {most}, not {given!r}")
+        return int(given)
+
+
+class Reader(ABC):
+    """A model that another library has loaded, and one text that it has read."""
+
+    widest: int
+    """The most rows of a forward that have logits."""
+    text: list[int]
+
+    @abstractmethod
+    def read(self, tokens: Sequence[int], scored: int = 1) -> None:
+        """Read on; the last ``scored`` tokens have logits afterwards."""
+
+    @abstractmethod
+    def rewind(self, length: int) -> None:
+        """Forget all but so many tokens of the text."""
+
+    @abstractmethod
+    def logits(self, row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Of a row of the last forward, -1 being the last; valid until the next forward."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the memory."""

@@ -29,7 +29,7 @@ def add_forwards(parser: Parser) -> None:
     parser.several(
         "--peer",
         "PEER",
-        "of --forwards: llama-cpp, on the same weights, or llama-cpp:type=Q8_0 (default: none)",
+        "of --forwards: llama-cpp and openvino, on the same weights, or as llama-cpp:type=Q8_0 (default: none)",
         dest="peers",
         default=(),
     )

@@ -81,7 +81,7 @@ def _add_what(parser: Parser) -> None:
         "--peer",
         "PEER",
         "other libraries on the same weights: transformers, transformers-lookup, transformers-assisted, "
-        "transformers-uag, and mlx-lm, mlx-lm-assisted, llama-cpp, vllm where they are installed (default: none)",
+        "transformers-uag, and mlx-lm, llama-cpp, openvino, vllm where they are installed (default: none)",
         dest="peers",
     )
 
