@@ -18,7 +18,7 @@ from paceline.targets.hf.fused.forward import forward
 from paceline.targets.hf.fused.stages import OWN
 from paceline.targets.hf.fused.team import Table
 from paceline.targets.hf.fused.tiles import OUTPUTS, SPAN, Nibbles
-from paceline.targets.hf.fused.weights import KINDS, Kind, Weights, of_floats
+from paceline.targets.hf.fused.weights import KINDS, OF_TYPE, Kind, Weights, can_be, of_floats
 from paceline.targets.hf.integers.kernels import Compiled
 from paceline.targets.hf.integers.linear import IntegerLinear
 from paceline.targets.hf.integers.operations import coarseness
@@ -67,6 +67,8 @@ class PlacedWeights:
         self.width, self.inner = _outputs(first.out), _outputs(first.gate)
         self.heads, self.shared = (_outputs(linear) // self.size for linear in first.qkv[:2])
         self.kind = weights_of(first.out)[0].kind
+        if not can_be(OF_TYPE[self.dtype], self.size):
+            raise Unplaceable  # keys, which are multiplied with queries
         for number, layer in enumerate(modules.layers):
             if not is_silu(layer.act) or not self._snapshot.add(layer.act):
                 raise Unplaceable
@@ -171,6 +173,7 @@ class PlacedWeights:
         table[at.COARSENESS] = _bits(coarseness(self.size))
         table[at.UNEMBEDDING : at.UNEMBEDDING + at.LINEAR] = self.head
         table[at.VOCABULARY], table[at.NARROW] = self.vocabulary, self.dtype == torch.bfloat16
+        table[at.SCORING] = OF_TYPE[self.dtype].product()
         return table
 
     def _rows_of_tokens(self, embedding: Any) -> NDArray[Any] | None:
@@ -231,7 +234,7 @@ class Workspace:
             at.UP: (weights.inner, np.float32),
             at.OUT: (weights.width, np.float32),
         }
-        self._own = OWN * weights.size
+        self._own, self._group = OWN * weights.size, weights.heads // weights.shared
         self._memory: dict[int, np.ndarray[Any, Any]] = {}
         self._rows = self._length = self._threads = 0
         self._fields, self._places = list[int](), np.zeros(0, np.int64)
@@ -248,7 +251,7 @@ class Workspace:
             self._memory |= {place: np.empty((rows, size), kind) for place, (size, kind) in self._sizes.items()}
         if length > self._length or threads > self._threads:
             self._length, self._threads = 2 * length, threads
-            floats = -(-(self._own + self._length) // LINE) * LINE
+            floats = -(-(self._own + self._group * self._length) // LINE) * LINE
             self._memory[at.SCRATCH] = np.empty((threads, floats), np.float32)
         self._rows = rows
         self._fields = [*self._memory, at.SCRATCH_SIZE]

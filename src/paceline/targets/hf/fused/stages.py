@@ -22,10 +22,12 @@ from paceline.targets.hf.fused.vector import (
     doubles_at,
     float_of,
     floats_at,
+    fused,
     int_of,
     ints_at,
     long_of,
     longs_at,
+    multiply,
     root,
     round_even,
     shorts_at,
@@ -53,23 +55,17 @@ def exponential(x: float) -> float:
         x = FARTHEST
     if x < -FARTHEST:
         x = -FARTHEST
-    shifted = x * LOG2_E + MAGIC
+    shifted = fused(x, LOG2_E, MAGIC)
     whole = shifted - MAGIC
-    rest = (x - whole * LN2_HIGH) - whole * LN2_LOW
-    p = 1.6059043836821613e-10  # 1 / 13!, and so on
-    p = p * rest + 2.08767569878681e-09
-    p = p * rest + 2.505210838544172e-08
-    p = p * rest + 2.755731922398589e-07
-    p = p * rest + 2.7557319223985893e-06
-    p = p * rest + 2.48015873015873e-05
-    p = p * rest + 0.0001984126984126984
-    p = p * rest + 0.001388888888888889
-    p = p * rest + 0.008333333333333333
-    p = p * rest + 0.041666666666666664
-    p = p * rest + 0.16666666666666666
-    p = p * rest + 0.5
-    p = p * rest + 1.0
-    p = p * rest + 1.0
+    r = fused(whole, -LN2_LOW, fused(whole, -LN2_HIGH, x))
+    r2 = r * r
+    r4 = r2 * r2
+    # powers of r over 0!, 1!, and so on, added up in pairs: each step could not begin before the last is done
+    a, b = fused(r, 1.0, 1.0), fused(r, 0.16666666666666666, 0.5)
+    c, d = fused(r, 0.008333333333333333, 0.041666666666666664), fused(r, 0.0001984126984126984, 0.001388888888888889)
+    e, f = fused(r, 2.7557319223985893e-06, 2.48015873015873e-05), fused(r, 2.505210838544172e-08, 2.755731922398589e-07)
+    g = fused(r, 1.6059043836821613e-10, 2.08767569878681e-09)
+    p = fused(fused(g, r4, fused(f, r2, e)), r4 * r4, fused(fused(d, r2, c), r4, fused(b, r2, a)))
     return double_of(long_of(p) + (long_of(shifted) << 52))  # type: ignore[no-any-return]
 
 
@@ -277,61 +273,63 @@ def attended(job: int, layer: int, row: int, into: int, head: int, thread: int) 
     further, count, prefix = further + 8 * skipped, count - skipped, max(0, R[at.PREFIX] - start)
     B = longs_at(texts + 8 * at.BUFFERS * layer)
     exact, narrow = J[at.FORM] != at.FLOATS, J[at.NARROW] != 0
-    offset = (2 if narrow else 4) * head * B[at.CAPACITY] * size
+    line = (2 if narrow else 4) * size
+    offset = head * B[at.CAPACITY] * line
     keys, values = B[at.KEYS] + offset, B[at.VALUES] + offset
     spare = J[at.SCRATCH] + thread * J[at.SCRATCH_SIZE]
-    wide, weights = spare + 8 * size, spare + 4 * OWN * size
-    for number in range(head * group, (head + 1) * group):
-        query = J[at.PROJECTED] + 4 * (row * (heads + 2 * shared) + number) * size
-        _prepared(job, row, query, L[at.QUERY_NORM], N[at.EPS_QUERY], spare)
-        is_number = _scored(
-            query, keys, start, prefix, further, count, size, float32(N[at.SCALE]), weights, wide, exact, narrow
-        )
-        result = floats_at(J[at.MIXED] + 4 * (into * heads + number) * size)
-        _mixed(values, start, prefix, further, count, size, weights, spare, wide, narrow, result)
+    wide, weights, seen = spare + 8 * size, spare + 4 * OWN * size, prefix + count
+    first = head * group
+    queries = J[at.PROJECTED] + 4 * (row * (heads + 2 * shared) + first) * size
+    for number in range(group):
+        _prepared(job, row, queries + 4 * number * size, L[at.QUERY_NORM], N[at.EPS_QUERY], spare)
+    # keys are the outputs of a product with the queries that read them
+    table, more = longs_at(spare), longs_at(further)
+    table[at.BIAS] = 0
+    table[at.WEIGHT] = keys + start * line
+    multiply(J[at.SCORING], spare, size, 0, prefix, queries, 0, group, weights, seen)
+    for j in range(count):
+        table[at.WEIGHT] = keys + more[j] * line
+        multiply(J[at.SCORING], spare, size, 0, 1, queries, 0, group, weights + 4 * (prefix + j), seen)
+    for number in range(group):
+        own = weights + 4 * number * seen
+        is_number = _weighed(own, seen, float32(N[at.SCALE]), exact)
+        result = floats_at(J[at.MIXED] + 4 * (into * heads + first + number) * size)
+        _mixed(values, start, prefix, further, count, size, own, spare, wide, narrow, result)
         if not is_number:
             for place in range(size):
                 result[place] = float32(float("nan"))
 
 
-@compiled(fastmath={"reassoc", "contract"})
-def _dot(one: Any, other: Any, count: int) -> Any:
-    """Exact, or added up as LLVM does it for heads of one size, which depends on nothing else."""
-    total = float32(0.0)
-    for place in range(count):
-        total += one[place] * other[place]
-    return total
+@compiled(fastmath={"reassoc"})
+def _scaled(scores: Any, scale: Any, count: int) -> bool:
+    """Scores times a number; whether all are numbers."""
+    nothing = float32(0.0)
+    for j in range(count):
+        scores[j] = scores[j] * scale
+        nothing += scores[j] - scores[j]
+    return nothing == float32(0.0)
+
+
+@compiled(fastmath={"nnan", "nsz", "reassoc"})
+def _most(scores: Any, count: int) -> Any:
+    """The largest of some numbers."""
+    most = scores[0]
+    for j in range(count):
+        most = max(most, scores[j])
+    return most
 
 
 @compiled()
-def _scored(
-    query: int,
-    keys: int,
-    start: int,
-    prefix: int,
-    further: int,
-    count: int,
-    size: int,
-    scale: Any,
-    weights: int,
-    wide: int,
-    exact: bool,
-    narrow: bool,
-) -> bool:
-    """The weights of all keys that a row sees, as floats; whether its scores are numbers."""
-    given, result, more = floats_at(query), floats_at(weights), longs_at(further)
-    for j in range(prefix + count):
-        key = _at(keys, start + j if j < prefix else more[j - prefix], size, narrow, wide)
-        result[j] = _dot(given, floats_at(key), size) * scale
-    most, is_number = result[0], True
-    for j in range(prefix + count):
-        most = max(most, result[j])
-        is_number = is_number and result[j] == result[j]
-    for j in range(prefix + count):
+def _weighed(scores: int, count: int, scale: Any, exact: bool) -> bool:
+    """Scores as weights, the largest 1; whether they are numbers."""
+    result = floats_at(scores)
+    is_number = _scaled(result, scale, count)
+    most = _most(result, count)
+    for j in range(count):
         result[j] = float32(exponential(float64(result[j] - most)))
     if exact:
         shift = float32(WEIGHT_SHIFT)
-        for j in range(prefix + count):
+        for j in range(count):
             result[j] = (result[j] + shift) - shift
     return is_number
 
