@@ -27,6 +27,7 @@ ROOMS = (
     *(
         "errors",
         "files",
+        "compiled",
         "cluster",
         "vocabulary",
         "translate",

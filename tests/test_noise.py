@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from paceline.law import Distribution, KeyedDice, Noise, Stream, race
-from paceline.law.noise import FEW, Lanes, philox
-from paceline.law.places import luck_of
+from paceline.law import noise as module
+from paceline.law.noise import philox
 
 VOCABULARY = np.arange(50_001)
 SEED = 0x0123456789ABCDEF
@@ -107,10 +107,12 @@ def test_ids_may_repeat_be_shifted_or_be_none() -> None:
 
 
 def test_the_extreme_bits_stay_strictly_inside_the_unit_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    def extremes(*_: object) -> NDArray[np.uint64]:
-        return np.array([0, 2**64 - 1], dtype=np.uint64)
+    def extremes(*_: object) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        words = np.array([[0, 0], [ONES, ONES]], dtype=np.uint64)
+        return words, words
 
-    monkeypatch.setattr(Noise, "_bits", extremes)
+    monkeypatch.setattr(module, "kernels", lambda: None)
+    monkeypatch.setattr(module, "philox", extremes)
     noise, ids = Noise(0), np.array([0, 1])
     assert noise.uniform(Stream.TARGET, 0, ids).tolist() == [2.0**-53, 1 - 2.0**-53]
     exponentials = noise.exponential(Stream.TARGET, 0, ids)
@@ -187,43 +189,54 @@ def test_tokens_at_places_of_their_own_have_the_noise_of_those_places() -> None:
     assert noise.exponential_each(Stream.TARGET, places[:0], ids[:0]).size == 0
 
 
-@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 64, FEW - 1, FEW, FEW + 1, 3 * FEW])
-def test_few_tokens_have_the_bits_that_many_have(count: int) -> None:
-    """Whatever the number of tokens, which decides how they are worked out; sparse ones, so that no range is drawn."""
+@pytest.mark.parametrize("draw", ["compiled", "numpy"])
+@pytest.mark.parametrize("count", [1, 2, 31, 300])
+def test_compiled_and_numpy_draw_the_published_bits(count: int, draw: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.kernels() is not None
+    if draw == "numpy":
+        monkeypatch.setattr(module, "kernels", lambda: None)
     random = np.random.default_rng(count)
     for _ in range(20):
         noise = Noise(int(random.integers(0, 2**64, dtype=np.uint64)), int(random.integers(0, 2**32)))
-        stream, index, turn = (
-            Stream(int(random.integers(4))),
-            int(random.integers(0, 2**32)),
-            int(random.integers(2**24)),
-        )
-        ids = random.integers(0, 2**33, count)
+        stream, turn = Stream(int(random.integers(4))), int(random.integers(2**24))
+        places, ids = random.integers(0, 2**32, count), random.integers(0, 2**33, count)
         even, odd = philox(
             np.stack([ids >> 1, np.full(count, noise.sample)]).astype(np.uint64),
-            np.array([[index], [stream + 256 * turn]], np.uint64),
+            np.stack([places, np.full(count, stream)]).astype(np.uint64),
             noise.seed,
         )
         words = [even[0], odd[0] & np.uint64(ONES), even[1], odd[1] & np.uint64(ONES)]
         low, high = np.where(ids & 1, words[2], words[0]), np.where(ids & 1, words[3], words[1])
-        bits = low | high << np.uint64(32)
-        assert np.array_equal(noise.uniform(stream, index, ids, turn), ((bits >> np.uint64(12)) + 0.5) * 2.0**-52)
-        places = random.integers(0, 2**32, count)
+        uniforms = ((low | high << np.uint64(32)) // np.uint64(2**12) + 0.5) * 2.0**-52
+        assert np.array_equal(noise.exponential_each(stream, places, ids), -np.log(uniforms))
         one = int(random.integers(count))
-        each = noise.exponential_each(stream, places, ids)
-        assert each[one] == noise.exponential(stream, int(places[one]), ids[one : one + 1])[0]
+        assert noise.uniform(stream, int(places[one]), ids[one : one + 1]).tolist() == [uniforms[one]]
+        whole = noise.uniform(stream, int(places[0]), ids, turn)
+        wanted = philox(
+            np.array([[ids[one] >> 1], [noise.sample]], np.uint64),
+            np.array([[places[0]], [stream + 256 * turn]], np.uint64),
+            noise.seed,
+        )
+        low, high = (int(words[ids[one] & 1, 0]) & ONES for words in wanted)
+        assert whole[one] == ((low | high << 32) // 2**12 + 0.5) * 2.0**-52
 
 
-def test_work_arrays_remember_nothing() -> None:
-    """The same lanes for other seeds, samples, streams, places and counts in between."""
-    lanes, random = Lanes(64), np.random.default_rng(0)
-    asked = []
-    for number in range(50):
-        noise, ids = Noise(number % 7, number % 3), random.integers(0, 2**33, int(random.integers(1, 65)))
-        place = int(random.integers(0, 2**32)) if number % 2 else random.integers(0, 2**32, ids.size)
-        asked.append((noise, number % 4, place, ids, lanes.bits(noise, number % 4, place, ids)))
-    for noise, stream, place, ids, bits in asked:
-        assert np.array_equal(Lanes(64).bits(noise, stream, place, ids), bits)
+def test_ids_may_lie_anywhere_and_be_read_only() -> None:
+    ids = np.arange(0, 90, 3)
+    frozen = ids.copy()
+    frozen.flags.writeable = False
+    found = [Noise(3).uniform(Stream.TARGET, 8, each).tolist() for each in (ids, np.arange(90)[::3], frozen)]
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("broken", ["missing", "other bits"])
+def test_what_cannot_be_compiled_right_is_left_to_numpy(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if broken == "missing":
+        monkeypatch.setitem(sys.modules, "paceline.law.kernels", None)
+        monkeypatch.delattr("paceline.law.kernels")
+    else:
+        monkeypatch.setattr("paceline.law.kernels.uniforms", lambda *given: given[-1].fill(0.5))
+    assert module.kernels.__wrapped__() is None
 
 
 def test_threads_do_not_disturb_each_other() -> None:
@@ -262,36 +275,3 @@ def test_a_dead_heat_goes_to_the_lowest_id() -> None:
 def test_a_vanishing_weight_loses_without_a_warning() -> None:
     law = Distribution(np.array([0, 1]), np.array([5e-324, 1.0]))
     assert race(law, np.array([1e-16, 36.7])) == 1
-
-
-@pytest.mark.parametrize("size", [1, 7, 512, 5003, 8192, 20_000])
-@pytest.mark.parametrize("index", [0, 5, 2**32 - 2])
-def test_a_row_is_the_noise_of_its_place_and_serves_later_draws(size: int, index: int) -> None:
-    kept, fresh, ids = Noise(9, 2), Noise(9, 2), np.arange(size)
-    for place in range(index, min(index + 12, 2**32)):
-        luck, row = luck_of(kept, place, size), kept.rows[place][:size]
-        assert np.array_equal(row, fresh.exponential(Stream.TARGET, place, ids))
-        assert luck == pytest.approx(-np.log(row), abs=1e-5)
-        assert not row.flags.writeable
-        assert not luck.flags.writeable
-        some = ids[:: -max(1, size // 300)]
-        for stream, turn in ((Stream.TARGET, 0), (Stream.TARGET, 1), (Stream.DRAFT, 0)):
-            assert np.array_equal(
-                kept.exponential(stream, place, some, turn), fresh.exponential(stream, place, some, turn)
-            )
-        beyond = np.array([size + 3, 0])
-        assert np.array_equal(
-            kept.exponential(Stream.TARGET, place, beyond), fresh.exponential(Stream.TARGET, place, beyond)
-        )
-    assert np.array_equal(luck_of(kept, index, 2 * size), luck_of(Noise(9, 2), index, 2 * size))
-
-
-def test_noise_that_is_kept_is_the_noise_that_was_drawn() -> None:
-    """Whatever was asked for at a place before, and however many places ago."""
-    random = np.random.default_rng(3)
-    kept = Noise(11)
-    for _ in range(300):
-        index, stream = int(random.integers(0, 40)), Stream(int(random.integers(4)))
-        low, size = int(random.integers(0, 50)), int(random.integers(1, 400))
-        ids = np.sort(random.choice(np.arange(low, low + size), size=int(random.integers(1, size + 1)), replace=False))
-        assert np.array_equal(kept.uniform(stream, index, ids), Noise(11).uniform(stream, index, ids))

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from paceline.context import Context
 from paceline.errors import InputError
 from paceline.law import Distribution, Noise
-from paceline.law.places import exponentials_each
 from paceline.targets.scores import Scores
 from paceline.tree import Floats, Ints
 
@@ -123,8 +122,9 @@ def exponentials_of(noises: Sequence[SharedNoise], whose: Ints, ids: Ints, ahead
     is for; these numbers ascend."""
     if len(noises) == 1:
         return noises[0].exponentials(ahead, ids)
-    sizes = np.bincount(whose, minlength=len(noises)).tolist()
-    return exponentials_each([noise.coins(ahead) for noise in noises], sizes, ids)
+    ends = np.searchsorted(whose, np.arange(1, len(noises)))
+    parts = zip(noises, np.split(ids, ends), strict=True)
+    return np.concatenate([noise.exponentials(ahead, part) for noise, part in parts])
 
 
 def choices(scores: Scores, rows: Ints, noise: SharedNoise | None, ahead: Ints) -> Ints:

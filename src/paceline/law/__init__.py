@@ -2,8 +2,8 @@
 
 This is the only room where scores become probabilities. `settings` says what the user asked for, `law`
 applies it to a row of logits by way of `adjust` and `warp`, `distribution` is the result, `noise` supplies
-the random bits, `places` those of whole rows, `on_device` those on another device, and `dice` throws them;
-`contenders` finds the few tokens that can win; `scores` normalises raw rows; `outlook` is the law as a drafter
+the random bits, `on_device` those on another device, and `dice` throws them; `contenders` finds the few tokens that
+can win, `kernels` is what is compiled of both; `scores` normalises raw rows; `outlook` is the law as a drafter
 expects it. What loads torch is fetched on first use.
 """
 

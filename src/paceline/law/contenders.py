@@ -28,7 +28,7 @@ with the nucleus in the order of their times until one is inside: it wins. The s
 Where their rounding leaves it open, or no heavy token is certain, the whole row decides.
 
 **Rounding.** Everything on the device is float64. The error of a bound or a sum is far below `MARGIN`, by which all of
-them are widened. Weights below `NOTHING` do not matter: where the best token is certain V is below 2^6, and no uniform
+them are widened. Weights below 2^-60 do not matter: where the best token is certain V is below 2^6, and no uniform
 is closer to 1 than ``2^-53``; beside a nucleus they are nothing. (An upper word of 0 makes V infinite; then the whole
 row decides.) Exponents of all others are at most 60 in size, so these weights are right to within ``2^-45``, and sums
 of N weights to within ``N 2^-53`` more, whatever their order. Uniforms enter V as if the bits
@@ -36,11 +36,10 @@ below the upper 32 were zeros, which only makes V greater. Cutting a number of u
 computing it less than 1, so 2 are subtracted. Two tokens whose weights might be equal once they are rounded are taken
 in either order.
 
-**On the host** only arithmetic costs. Top-k, top-p and often min-p leave few tokens, which are found without noise.
-Otherwise the same method runs in numpy for a large row. For a smaller one the logarithm of ``w_j / E_j``, which is
-``(x_j - m) / T - log E_j``, is computed for all tokens in float32. The winner's is the greatest but for rounding, which
-for numbers up to 60 is below ``2^-16``, far below `COARSE`. Nearly always one token is that close. A token with a lower
-score has lost: the best token's logarithm is above -4, and minus ``log E_j`` is below 37.
+**On the host** the same method takes one pass over the scores and one over the blocks (`kernels.contesting`). The best
+token's block comes first, and V comes down with every token that is found to be faster. A block whose greatest weight
+is below 2^-53 / V is left out with its noise, since no exponential is less than ``2^-53``. Nearly always one token is
+left; those whose times are within `MARGIN` of each other go to numpy. Under top-k or top-p the whole row decides.
 """
 
 from __future__ import annotations
@@ -48,29 +47,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from paceline.law.distribution import Distribution
-from paceline.law.noise import BLOCK, Noise, Stream
+from paceline.law.noise import Noise, Stream, kernels
 from paceline.law.on_device import upper_words
-from paceline.law.places import luck_of
 from paceline.law.settings import Sampling
 from paceline.law.warp import check_peak, tempered
 
 HEAVY = 4
-MARGIN, COARSE = 2.0**-20, 2.0**-10
-NOTHING = 2.0**-60
-COLDEST = 2.0**-100
-"""Float32 is no help at lower temperatures, nor at those above 1 / this."""
+MARGIN = 2.0**-20
+BLOCK = 128
+"""Tokens that are compared with one number."""
 SMALL, LARGE = 4096, 1 << 24
 """Rows of vocabularies up to the first are copied whole; for sums over more tokens than the second the margin would be
 too small."""
-WIDE = 1 << 15
-"""From this vocabulary size on, it is faster on the host to look for tokens in luck than to race all of them."""
 TOGETHER = 1 << 22
 """Scores, of several rows, in one `DeviceRows`: its work arrays then take a few hundred MB."""
 HOST = "cpu"
@@ -115,54 +109,16 @@ class Shortlist:
 
 def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution | None:
     """`contenders` for one row in the host's memory."""
-    if sampling.top_k or sampling.top_p < 1:
+    compiled = kernels()
+    if compiled is None or sampling.top_k or sampling.top_p < 1 or row.dtype != torch.float32:
         return None
-    scores = row.numpy()
-    peak = float(scores.max())
-    if not math.isfinite(peak):
+    scores, (noise, index) = row.contiguous().numpy(), coins
+    warps = float(sampling.temperature), float(sampling.min_p)
+    peak, ids = compiled.contesting(scores, *warps, index, noise.sample, *noise.key)
+    if not len(ids):
         return None
-    ids = _likely(scores, peak, sampling)
-    if ids is None and len(row) < WIDE:
-        if sampling.min_p or not COLDEST <= sampling.temperature <= 1 / COLDEST:
-            return None
-        ids = _luckiest(scores, peak, sampling.temperature, coins)
-    elif ids is None:
-        ids = _reaching(row, peak, sampling, coins)
+    ids.sort()
     return Shortlist(ids, scores[ids].astype(np.float64), peak).law(sampling)
-
-
-def _likely(scores: NDArray[np.floating[Any]], peak: float, sampling: Sampling) -> NDArray[np.int64] | None:
-    """The tokens that min-p may keep; None if these are many."""
-    if sampling.min_p == 0:
-        return None
-    lowest = peak + sampling.temperature * math.log(sampling.min_p)
-    lowest -= MARGIN * (abs(peak) + abs(lowest))  # float32 rounds it
-    above = scores >= max(lowest, float(np.finfo(scores.dtype).min))
-    return None if np.count_nonzero(above) > len(scores) // 8 else np.flatnonzero(above)
-
-
-def _luckiest(scores: NDArray[np.floating[Any]], peak: float, temperature: float, coins: Coins) -> NDArray[np.int64]:
-    """The tokens that win the race of the whole row, or lose it by so little that rounding may decide."""
-    noise, index = coins
-    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to minus infinity
-        speeds = (scores - scores.dtype.type(peak)).astype(np.float32, copy=False)
-        speeds /= np.float32(temperature)
-    speeds += luck_of(noise, index, len(scores))
-    return np.flatnonzero(speeds >= speeds.max() - COARSE)
-
-
-def _reaching(row: torch.Tensor, peak: float, sampling: Sampling, coins: Coins) -> NDArray[np.int64]:
-    """The tokens whose noise reaches the bound of their block."""
-    noise, index = coins
-    maxima = block_maxima(row[None])[0].numpy()
-    heavy = np.argpartition(maxima, -HEAVY)[-HEAVY:, None] * BLOCK + np.arange(BLOCK)
-    ids = heavy[heavy < len(row)]
-    weights = tempered(row.numpy()[ids], peak, sampling.temperature)
-    certain = weights >= max(sampling.min_p, NOTHING)
-    bound = (noise.exponential(Stream.TARGET, index, ids[certain]) / weights[certain]).min()
-    chances = np.exp(-(1 + MARGIN) * bound * tempered(maxima, peak, sampling.temperature))
-    ids = noise.reaching(index, np.ceil(chances * 2.0**32 - 2).clip(0).astype(np.uint64))
-    return ids[ids < len(row)] if len(row) % BLOCK else ids
 
 
 class DeviceRows:

@@ -3,18 +3,17 @@ for the others before the next."""
 
 from __future__ import annotations
 
+from paceline.compiled import compiled, native
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.stages import attended, entered, gated, moved, prepared, reach, written
 from paceline.targets.hf.fused.tiles import OUTPUTS
 from paceline.targets.hf.fused.vector import (
     add,
-    compiled,
     double_of,
     doubles_at,
     load,
     longs_at,
     multiply,
-    native,
     pause,
     yields,
 )

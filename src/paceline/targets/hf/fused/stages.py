@@ -12,12 +12,12 @@ from typing import Any
 
 from numba import float32, float64, int8, int16, int32
 
+from paceline.compiled import compiled
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.tiles import NARROW as NARROW_SUMS
 from paceline.targets.hf.fused.tiles import SPAN, Nibbles
 from paceline.targets.hf.fused.vector import (
     bytes_at,
-    compiled,
     double_of,
     doubles_at,
     float_of,

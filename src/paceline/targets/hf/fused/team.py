@@ -13,9 +13,10 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.compiled import compiled
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.forward import SPINS, wait
-from paceline.targets.hf.fused.vector import add, call, compiled, load, longs_at, pause, yields
+from paceline.targets.hf.fused.vector import add, call, load, longs_at, pause, yields
 
 Table = NDArray[np.int64]
 

@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
-from numba.core.ccallback import CFunc
+from numba import types
 from numba.core.registry import cpu_target
-from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
 
 BYTE, SHORT, INT, LONG = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 FLOAT = ir.FloatType()
-SOURCES = sorted(Path(__file__).parent.glob("*.py"))
-DIGEST = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()
-"""Of all that functions are compiled from. Numba itself looks only at the file that a function stands in."""
-
 Built = tuple[Any, Callable[..., Any]]
-
-
-def compiled(*, public: bool = False, **options: Any) -> Callable[[Any], Any]:
-    """Compiles a function when it is first called, and keeps that for later processes, if there is a place for it.
-    Python can call it where it is ``public``."""
-
-    def decorate(function: Any) -> Any:
-        # a division by 0 is no exception; what is only called from here needs nothing to be called from Python
-        inner = {} if public else {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-        how = {"nogil": True, "error_model": "numpy", **inner, **options}
-        try:
-            made = njit(cache=True, **how)(function)
-            made._cache._cache_file._source_stamp = DIGEST
-        except (RuntimeError, AttributeError):  # there is no folder that can be written, or another cache
-            return njit(**how)(function)
-        return made
-
-    return decorate
-
-
-def native(signature: str) -> Callable[[Any], Callable[[], int]]:
-    """Compiles a function that is called by its address, when that is asked for."""
-
-    def decorate(function: Any) -> Callable[[], int]:
-        @cache
-        def address() -> int:
-            made: Any = CFunc(function, normalize_signature(signature), {}, {"nopython": True, "error_model": "numpy"})
-            with suppress(RuntimeError, AttributeError):
-                made.enable_caching()
-                made._cache._cache_file._source_stamp = DIGEST
-            made.compile()
-            return int(made.address)
-
-        return address
-
-    return decorate
 
 
 # --- memory and bits -------------------------------------------------------------------------------------------
