@@ -46,6 +46,8 @@ class World:
     """Whether the drafter was shown each round."""
     levels: list[int] = field(default_factory=list)
     """How many levels it had in each round that was planned."""
+    rests: int = 0
+    """For how many rounds the planner is not asked."""
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -61,8 +63,26 @@ class World:
         for context in contexts:
             context.foreseeable = foreseeable
         for _ in range(rounds):
-            self._round(planner, contexts)
+            if self.rests:
+                self._rest(contexts)
+            else:
+                self._round(planner, contexts)
         return self
+
+    def _rest(self, contexts: Sequence[Context]) -> None:
+        """A round that the planner has no part in."""
+        self.rests -= 1
+        for context in contexts:
+            self.emitted += len(self._written(context, EMPTY))
+        self._note(self.seconds(len(contexts)), 0, 0, shown=False)
+
+    def _note(self, seconds: float, drafts: int, sent: int, *, shown: bool) -> None:
+        self.rounds += 1
+        self.clock += seconds
+        self.drafts += drafts
+        self.sent.append(sent)
+        self.shown.append(shown)
+        self.planned.append(drafts)
 
     def _round(self, planner: Planner, contexts: Sequence[Context]) -> None:
         budgets = planner.plan([Room(context, 16) for context in contexts])
@@ -96,12 +116,8 @@ class World:
             outcomes.append(outcome)
             self.emitted += len(tokens)
         planner.review(outcomes)
-        self.rounds += 1
-        self.clock += spent + drafting
-        self.drafts += len(asking)
-        self.sent.append(sum(map(len, sent)))
-        self.shown.append(shown)
-        self.planned.append(len(asking))
+        self._note(spent + drafting, len(asking), sum(map(len, sent)), shown=shown)
+        self.rests = budgets[0].rounds - 1
 
     def _enriched(self, planner: Planner, drafts: Sequence[Draft]) -> tuple[list[Draft], float]:
         """The drafts with the expensive part where the planner wants it, and the seconds of its levels."""

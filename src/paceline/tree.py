@@ -397,4 +397,6 @@ def offsets(parents: Ints) -> Ints:
 
 def rows_of(root: int, tree: DraftTree) -> tuple[Ints, Ints]:
     """Tokens and parents of the rows that a target scores for a tree: the root first, then the nodes."""
+    if not len(tree):
+        return np.array([root]), np.array([ROOT])
     return np.concatenate(([root], tree.tokens)), np.concatenate(([ROOT], tree.parents + 1))

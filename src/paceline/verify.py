@@ -116,8 +116,9 @@ def judge(
         law = yield node
         token = _settle(tree, node, law, rule, dice, index + len(tokens))
         tokens.append(token)
-        child = tree.child(node, token)
-        refused = child is None and len(tree.children(node)) > 0
+        children = tree.children(node) if len(tree) else ()
+        child = tree.child(node, token) if len(children) else None
+        refused = child is None and len(children) > 0
         kind = Kind.of("" if child is None else "draft", tree.drafted, refused)
         ended = emit(Settled(token, node, child, kind))
         if child is None:

@@ -38,6 +38,8 @@ class Budget:
     shown: bool = True
     """Whether a drafter that `skips` is shown the round. While a planner has stopped drafting most rounds are not, so
     that they cost what plain decoding costs."""
+    rounds: int = 1
+    """For how many rounds an empty budget is; the planner has no part in those behind the first."""
 
     def __post_init__(self) -> None:
         assert min(self.nodes, self.depth) >= 0, f"a budget is not negative: {self}"

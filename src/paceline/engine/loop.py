@@ -16,7 +16,7 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import admitted
-from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Plain, Seen
+from paceline.drafters.base import NO_WORK, Ask, Budget, Drafter, Enrich, Plain, Seen
 from paceline.engine.account import NO_ROOM, Ledger, Round
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
 from paceline.engine.drafting import Drafting
@@ -99,6 +99,8 @@ class Session:
         self._public = self._dice.public if self.rule is Rule.COUPLED else None
         self._ledger = Ledger()
         self._opened = False
+        self._rest, self._resting = (UNLIMITED, PLAIN) if type(self.drafter) is Plain else (0, NO_DRAFT)
+        """For how many rounds the planner is not asked, and their draft."""
         self._drafting = Drafting(self.drafter, self.strict)
         self.context.foreseeable = self.rule is Rule.COUPLED
 
@@ -119,18 +121,35 @@ class Session:
 
     def _round(self) -> Flow:
         """Plan, draft, score, judge, keep, learn."""
-        draft = FAILED
-        if self._drafting.on:
-            try:
-                draft = yield from self._draft((yield from self._plan()))
-            except DrafterError as error:
-                self._drafting.stop(error)
+        draft, rests = self._resting, self._rest > 0
+        if rests:
+            self._rest -= 1
+        else:
+            draft = yield from self._drafted()
         scores = yield from self._score(draft)
         position = len(self.context)
         verdict = yield from self._judge(draft.cut.tree, scores)
         self._keep([0, *(node + 1 for node in verdict.path)])
-        yield from self._learn(draft, scores, verdict)
+        assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
+        if draft.shown:
+            yield from self._observe(scores, verdict)
+        if not rests and self._drafting.on:
+            yield from self._review(draft, verdict)
         self.rounds.append(self._record(position, draft, verdict))
+
+    def _drafted(self) -> Generator[Call, Reply, Drafted]:
+        """Plan and draft."""
+        if not self._drafting.on:
+            return FAILED
+        try:
+            budget = yield from self._plan()
+            draft = yield from self._draft(budget)
+        except DrafterError as error:
+            self._drafting.stop(error)
+            return FAILED
+        if budget.empty:
+            self._rest, self._resting = budget.rounds - 1, draft
+        return draft
 
     # plan
 
@@ -156,8 +175,6 @@ class Session:
 
     def _draft(self, budget: Budget) -> Generator[Call, Reply, Drafted]:
         """The drafter's tree within the budget, and the part of it that is worth scoring."""
-        if type(self.drafter) is Plain:
-            return PLAIN
         if budget.empty:
             shown = budget.shown or not self.drafter.skips
             return Drafted(EMPTY, NO_CUT, budget.reason or "the budget was empty", shown)
@@ -236,13 +253,19 @@ class Session:
 
     # learn
 
-    def _learn(self, draft: Drafted, scores: Scores, verdict: Verdict) -> Flow:
-        """Show the drafter and the planner what became of the round."""
-        assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
-        if draft.shown:
-            yield from self._observe(scores, verdict)
-        if not self._drafting.on:
+    def _observe(self, scores: Scores, verdict: Verdict) -> Flow:
+        """Show the drafter what became of the round."""
+        if not self._drafting.observes:
             return
+        seen = Seen(self._drafting.state, verdict, scores)
+        try:
+            yield from self._call("read", self.drafter, seen)
+            yield from self._call("observe", self.drafter, seen)
+        except DrafterError as error:
+            self._drafting.stop(error)
+
+    def _review(self, draft: Drafted, verdict: Verdict) -> Flow:
+        """Show the planner what became of the round."""
         spent = self._ledger.spent
         outcome = Outcome(
             context=self.context,
@@ -259,18 +282,9 @@ class Session:
         except DrafterError as error:
             self._drafting.stop(error)
 
-    def _observe(self, scores: Scores, verdict: Verdict) -> Flow:
-        if not self._drafting.observes:
-            return
-        seen = Seen(self._drafting.state, verdict, scores)
-        try:
-            yield from self._call("read", self.drafter, seen)
-            yield from self._call("observe", self.drafter, seen)
-        except DrafterError as error:
-            self._drafting.stop(error)
-
     def _record(self, position: int, draft: Drafted, verdict: Verdict) -> Round:
-        tree, spent, work = draft.cut.tree, self._ledger.close(), self._drafting.work()
+        tree, spent = draft.cut.tree, self._ledger.close()
+        work = self._drafting.work() if draft.shown else NO_WORK
         return Round(
             position=position,
             drafted=tree.drafted,
@@ -369,6 +383,7 @@ class Drafted:
     """Whether the drafter is shown the round."""
 
 
+UNLIMITED = 1 << 62
 NO_BUDGET = Budget(0, 0, NO_ROOM)
 NO_CUT = Cut(EMPTY)
 NO_DRAFT = Drafted(EMPTY, NO_CUT)

@@ -78,11 +78,9 @@ Coins = tuple[Noise, int]
 def contenders(rows: Sequence[torch.Tensor], sampling: Sampling, coins: Sequence[Coins]) -> list[Distribution | None]:
     """The law of each adjusted row ``[vocabulary]``, restricted to tokens that can win; None where the whole row has to
     decide, or does so faster. The rows are on one device and share their settings."""
-    size, device = len(rows[0]), rows[0].device.type
-    if device not in DEVICES or not SMALL < size <= LARGE:
+    size = len(rows[0])
+    if rows[0].device.type not in DEVICES or not SMALL < size <= LARGE:
         return [None] * len(rows)
-    if device == HOST:
-        return [on_host(row, sampling, own) for row, own in zip(rows, coins, strict=True)]
     found: list[Distribution | None] = []
     for start in range(0, len(rows), at_once := max(1, TOGETHER // size)):
         some = slice(start, start + at_once)
@@ -110,11 +108,13 @@ class Shortlist:
 def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution | None:
     """`contenders` for one row in the host's memory."""
     compiled = kernels()
-    if compiled is None or sampling.top_k or sampling.top_p < 1 or row.dtype != torch.float32:
+    if compiled is None or sampling.top_k or sampling.top_p < 1 or row.dtype != torch.float32 or len(row) <= SMALL:
         return None
     scores, (noise, index) = row.contiguous().numpy(), coins
     warps = float(sampling.temperature), float(sampling.min_p)
     peak, ids = compiled.contesting(scores, *warps, index, noise.sample, *noise.key)
+    if len(ids) == 1:
+        return Distribution.one_hot(int(ids[0]))
     if not len(ids):
         return None
     ids.sort()

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.law.adjust import Adjustment
-from paceline.law.contenders import Coins, contenders
+from paceline.law.contenders import HOST, Coins, contenders, on_host
 from paceline.law.distribution import Distribution
 from paceline.law.noise import Noise
 from paceline.law.scores import full_precision, log_probabilities
@@ -96,11 +96,16 @@ def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
         if isinstance(scores, Exception):
             found[number] = scores
             continue
+        coins = place.noise, len(place.tokens)
+        if scores.device.type == HOST:
+            law = on_host(scores, sampling, coins)
+            found[number] = _tried(place.law.of_adjusted, scores) if law is None else law
+            continue
         if sampling.processors and len(places) > 1:
             scores = scores.clone()  # a processor may return the next place's scores in the same memory
         warps = sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
         alike = *warps, scores.device, scores.dtype, scores.shape
-        races.setdefault(alike, []).append(SampledPlace(number, place.law, scores, (place.noise, len(place.tokens))))
+        races.setdefault(alike, []).append(SampledPlace(number, place.law, scores, coins))
     for together in races.values():
         few = contenders([one.scores for one in together], together[0].law.sampling, [one.coins for one in together])
         for one, law in zip(together, few, strict=True):

@@ -68,9 +68,9 @@ class BackOff:
         """Whether it is left out now."""
         return self.left > 0
 
-    def passed(self) -> None:
-        """A round went by without it."""
-        self.left = max(0, self.left - 1)
+    def passed(self, rounds: int = 1) -> None:
+        """Rounds went by without it."""
+        self.left = max(0, self.left - rounds)
 
     def judge(self, value: float, patience: float) -> None:
         """A round with it was worth ``value`` tokens, its time deducted; ``patience`` is what a round may lose."""

@@ -153,8 +153,13 @@ class Knowledge:
             backoff.passed()
             if not backoff.active or self._learns():
                 return SHOWN
-            now.reviewed = backoff.left % SELDOM == 0
-            return RESTING
+            unseen = backoff.left % SELDOM
+            now.reviewed = unseen == 0
+            if batch > 1 or unseen < 2:
+                return RESTING
+            backoff.passed(unseen - 1)
+            self.owed += (unseen - 1) * LEARNING
+            return replace(RESTING, rounds=unseen)
         if self.ready(length):
             return None
         self.waited[key_of(batch, length)] += 1
