@@ -58,7 +58,7 @@ class DraftTree:
         """The number of nodes that can be accepted: all but probes."""
         return len(self) if self.probes is None else int((~self.probes).sum())
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """The most tokens in a row that can be accepted."""
         return int(self._depths[slice(None) if self.probes is None else ~self.probes].max(initial=0))

@@ -21,9 +21,10 @@ from paceline.planning.base import Why
 NO_ROOM = "there was room for one token only"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Round:
-    """The record of one round. ``position`` counts the tokens before it, prompt included."""
+    """The record of one round. ``position`` counts the tokens before it, prompt included. (It is not frozen, since that
+    would triple the time to make one.)"""
 
     position: int
     drafted: int
@@ -71,7 +72,7 @@ class Round:
     """The target's probability of these tokens at the place where the round ended, without the noise that chooses."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Spent:
     """Seconds by what they were spent on."""
 
@@ -91,8 +92,6 @@ class Spent:
         return self.draft + self.score + self.read + self.judge
 
 
-ACCOUNTS = ("draft", "score", "law", "top", "judge")
-"""The fields of `Spent`."""
 ANSWERS = {"score": "score", "law": "law", "read": "top"}
 """Call -> the account of its answer's seconds; other calls belong to the draft."""
 OWN = {"law": "judge", "read": "judge"}
@@ -103,21 +102,18 @@ class Ledger:
     """The seconds of one round, or of the prompt, call by call."""
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(ACCOUNTS, 0.0)
+        self.spent = Spent()
+        """The seconds so far."""
 
     def note(self, verb: str, seconds: float, own: float) -> None:
         """A call was answered: what the answer took, and what the loop had done before it."""
-        self._seconds[ANSWERS.get(verb, "draft")] += seconds
-        self._seconds[OWN.get(verb, "draft")] += own
-
-    @property
-    def spent(self) -> Spent:
-        """The seconds so far."""
-        return Spent(**self._seconds)
+        spent, answer, before = self.spent, ANSWERS.get(verb, "draft"), OWN.get(verb, "draft")
+        setattr(spent, answer, getattr(spent, answer) + seconds)
+        setattr(spent, before, getattr(spent, before) + own)
 
     def close(self) -> Spent:
         """The seconds so far; the next ones count anew."""
-        spent, self._seconds = self.spent, dict.fromkeys(ACCOUNTS, 0.0)
+        spent, self.spent = self.spent, Spent()
         return spent
 
 

@@ -81,6 +81,11 @@ class Drafting:
         return self.on and self.drafter.observes
 
     @property
+    def reads(self) -> bool:
+        """Whether it reads the scores before that."""
+        return self.drafter.needs.top > 0 or type(self.drafter).read is not Drafter.read
+
+    @property
     def needs(self) -> Want:
         """The drafter's needs of the rows of a draft."""
         return self.drafter.needs if self.on else NOTHING

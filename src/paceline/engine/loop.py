@@ -259,7 +259,8 @@ class Session:
             return
         seen = Seen(self._drafting.state, verdict, scores)
         try:
-            yield from self._call("read", self.drafter, seen)
+            if self._drafting.reads:
+                yield from self._call("read", self.drafter, seen)
             yield from self._call("observe", self.drafter, seen)
         except DrafterError as error:
             self._drafting.stop(error)

@@ -62,6 +62,8 @@ HEAVY = 4
 MARGIN = 2.0**-20
 BLOCK = 128
 """Tokens that are compared with one number."""
+ROOM = 1024
+"""Tokens of a row that are kept on the host until the bound on the time has come down."""
 SMALL, LARGE = 4096, 1 << 24
 """Rows of vocabularies up to the first are copied whole; for sums over more tokens than the second the margin would be
 too small."""
@@ -110,14 +112,14 @@ def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution
     compiled = kernels()
     if compiled is None or sampling.top_k or sampling.top_p < 1 or row.dtype != torch.float32 or len(row) <= SMALL:
         return None
-    scores, (noise, index) = row.contiguous().numpy(), coins
+    scores, (noise, index), ids = row.contiguous().numpy(), coins, np.empty(ROOM, np.int64)
     warps = float(sampling.temperature), float(sampling.min_p)
-    peak, ids = compiled.contesting(scores, *warps, index, noise.sample, *noise.key)
-    if len(ids) == 1:
+    peak, count = compiled.contesting(scores, *warps, index, noise.sample, *noise.key, ids)
+    if count == 1:
         return Distribution.one_hot(int(ids[0]))
-    if not len(ids):
+    if not count:
         return None
-    ids.sort()
+    ids = np.sort(ids[:count])
     return Shortlist(ids, scores[ids].astype(np.float64), peak).law(sampling)
 
 

@@ -20,8 +20,6 @@ LOW, WORD, ODD, UNUSED = uint64(0xFFFFFFFF), uint64(32), uint64(1), uint64(12)
 ROUNDS = 10
 BLOCK = 128
 """Tokens that are compared with one number."""
-ROOM = 1024
-"""Tokens that are kept until the bound on the time has come down."""
 MARGIN = 2.0**-20
 """By which bounds are widened: far more than rounding."""
 SIGN, UNSIGNED, INFINITE = np.int32(31), np.int32(0x7FFFFFFF), np.int32(0x7F800000)
@@ -69,19 +67,28 @@ def uniforms(ids: Any, indices: Any, sample: int, stream: int, k0: int, k1: int,
     return tokens >> uint64(33) == 0 and places <= LOW
 
 
+@compiled(forceinline=True)
+def _greatest(row: Any, start: int, end: int) -> Any:
+    greatest, largest = np.int32(-(2**31)), np.int32(0)
+    for place in range(start, end):
+        score = row[place]
+        largest = max(largest, score & UNSIGNED)
+        greatest = max(greatest, score ^ ((score >> SIGN) & UNSIGNED))
+    return greatest ^ ((greatest >> SIGN) & UNSIGNED), largest
+
+
 @compiled()
 def _maxima(row: Any, maxima: Any) -> Any:
     """The greatest score of every block of a row, all by their bits; and the greatest bits without their signs, of
     which only those of NaNs are above infinity's. As signed numbers, bits ascend as scores do once those of negative
     scores are flipped."""
     largest = np.int32(0)
-    for block in range(maxima.size):
-        greatest = np.int32(-(2**31))
-        for place in range(block * BLOCK, min(block * BLOCK + BLOCK, row.size)):
-            score = row[place]
-            largest = max(largest, score & UNSIGNED)
-            greatest = max(greatest, score ^ ((score >> SIGN) & UNSIGNED))
-        maxima[block] = greatest ^ ((greatest >> SIGN) & UNSIGNED)
+    for block in range(row.size // BLOCK):
+        greatest, most = _greatest(row, block * BLOCK, block * BLOCK + BLOCK)
+        maxima[block], largest = greatest, max(largest, most)
+    if row.size % BLOCK:
+        greatest, most = _greatest(row, row.size // BLOCK * BLOCK, row.size)
+        maxima[-1], largest = greatest, max(largest, most)
     return largest
 
 
@@ -108,19 +115,19 @@ def _drop(ids: Any, times: Any, count: int, bound: float) -> int:
 
 
 @compiled()
-def contesting(row: Any, temperature: float, min_p: float, index: int, sample: int, k0: int, k1: int) -> Any:
-    """The greatest score of a row, and the tokens of least time but for rounding, of those that min-p may keep; none
-    where there is no finite greatest score, or too many are so close."""
+def contesting(row: Any, temperature: float, min_p: float, index: int, sample: int, k0: int, k1: int, ids: Any) -> Any:
+    """The greatest score of a row, and how many tokens have the least time but for rounding, of those that min-p may
+    keep. None have where there is no finite greatest score, or too many are so close."""
     place, text, key0, key1 = uint64(index), uint64(sample), uint64(k0), uint64(k1)
     bits, words = np.empty(-(-row.size // BLOCK), np.int32), np.empty((2, BLOCK // 2), np.uint64)
-    ids, times, count = np.empty(ROOM, np.int64), np.empty(ROOM), 0
+    times, count = np.empty(ids.size), 0
     has_nan = _maxima(row.view(np.int32), bits) > INFINITE
     maxima, best = bits.view(np.float32), 0
     for block in range(maxima.size):
         best = block if maxima[block] > maxima[best] else best
     peak = np.float64(maxima[best])
     if has_nan or not math.isfinite(peak):
-        return peak, ids[:0]
+        return peak, 0
     bound, lowest = np.inf, -np.inf
     for turn in range(-1, maxima.size):  # the best token's block first: it bounds the time of all others
         block = best if turn < 0 else turn
@@ -138,14 +145,14 @@ def contesting(row: Any, temperature: float, min_p: float, index: int, sample: i
             time = -math.log(_uniform(uint64(token), place, text, uint64(0), key0, key1)) / weight
             if time > bound or weight < min_p * (1 - MARGIN):
                 continue
-            if count == ROOM:
+            if count == ids.size:
                 count = _drop(ids, times, count, bound)
-            if count == ROOM:
-                return peak, ids[:0]
+            if count == ids.size:
+                return peak, 0
             ids[count], times[count] = token, time
             count += 1
             if row[token] == peak or weight >= min_p * (1 + MARGIN):
                 bound = min(bound, time * (1 + MARGIN))
                 least = 2.0**32 * math.exp(-bound * heaviest) - 2
                 lowest = math.log(max(min_p, LEAST / bound)) - MARGIN
-    return peak, ids[: _drop(ids, times, count, bound)]
+    return peak, _drop(ids, times, count, bound)

@@ -31,7 +31,7 @@ class Law:
     def __init__(self, sampling: Sampling, prompt_length: int) -> None:
         self.sampling = sampling
         self.prompt_length = prompt_length
-        self._adjustment = Adjustment(sampling, prompt_length)
+        self._adjusts, self._adjustment = sampling.adjusts, Adjustment(sampling, prompt_length)
 
     @property
     def argmax_only(self) -> bool:
@@ -49,9 +49,9 @@ class Law:
         Custom processors are called once each and in order, so a stateful one sees the calls that plain
         decoding would make. Where nothing acts, the row itself may come back.
         """
-        row = row.detach()
+        row = row.detach() if row.requires_grad else row
         scores = full_precision(row)
-        if not self.sampling.adjusts:
+        if not self._adjusts:
             return scores
         return self._adjustment.apply(scores.clone() if scores is row else scores, tokens)
 
@@ -87,30 +87,30 @@ def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
     one device with the same settings are computed together. An error belongs to its place alone."""
     found: dict[int, Distribution | Exception] = {}
     races: dict[object, list[SampledPlace]] = {}
-    for number, place in enumerate(places):
-        sampling = place.law.sampling
-        if place.noise is None or sampling.greedy:
-            found[number] = _tried(place.law.distribution, place.row, place.tokens)
-            continue
-        scores = _tried(place.law.adjust, place.row, place.tokens)
-        if isinstance(scores, Exception):
+    for number, (law, row, tokens, noise) in enumerate(places):
+        if noise is None or law.sampling.greedy:
+            found[number] = _tried(law.distribution, row, tokens)
+        elif row.device.type == HOST:
+            found[number] = _tried(_on_host, law, row, tokens, noise)
+        elif isinstance(scores := _tried(law.adjust, row, tokens), Exception):
             found[number] = scores
-            continue
-        coins = place.noise, len(place.tokens)
-        if scores.device.type == HOST:
-            law = on_host(scores, sampling, coins)
-            found[number] = _tried(place.law.of_adjusted, scores) if law is None else law
-            continue
-        if sampling.processors and len(places) > 1:
-            scores = scores.clone()  # a processor may return the next place's scores in the same memory
-        warps = sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
-        alike = *warps, scores.device, scores.dtype, scores.shape
-        races.setdefault(alike, []).append(SampledPlace(number, place.law, scores, coins))
+        else:
+            if law.sampling.processors and len(places) > 1:
+                scores = scores.clone()  # a processor may return the next place's scores in the same memory
+            warps = (getattr(law.sampling, name) for name in ("temperature", "top_k", "top_p", "min_p"))
+            alike = *warps, scores.device, scores.dtype, scores.shape
+            races.setdefault(alike, []).append(SampledPlace(number, law, scores, (noise, len(tokens))))
     for together in races.values():
         few = contenders([one.scores for one in together], together[0].law.sampling, [one.coins for one in together])
         for one, law in zip(together, few, strict=True):
             found[one.number] = _tried(one.law.of_adjusted, one.scores) if law is None else law
     return [found[number] for number in range(len(places))]
+
+
+def _on_host(law: Law, row: torch.Tensor, tokens: NDArray[np.int64], noise: Noise) -> Distribution:
+    scores = law.adjust(row, tokens)
+    few = on_host(scores, law.sampling, (noise, len(tokens)))
+    return law.of_adjusted(scores) if few is None else few
 
 
 class SampledPlace(NamedTuple):

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from types import ModuleType
 
 import numpy as np
@@ -93,7 +93,7 @@ class Noise:
         np.log(values, out=values)
         return np.negative(values, out=values)
 
-    @property
+    @cached_property
     def key(self) -> tuple[int, int]:
         """Both key words."""
         return self.seed % 2**32, self.seed >> 32
