@@ -41,7 +41,10 @@ HOSTILE = chain([1e-12] * 16, [0.999] * 16, "hostile")
 
 
 class Sized(Drafter):
+    """It may learn from rounds, as far as the planner knows."""
+
     nodes = 32
+    observes = True  # type: ignore[assignment]
 
 
 def planner(costs: Costs | None = None) -> Adaptive:
@@ -176,6 +179,24 @@ def test_a_drafter_that_is_left_out_is_shown_what_it_can_learn_from_in_its_share
     assert sum(resting) * reading < 2 * LEARNING * rounds * plain
     for number in np.flatnonzero(world.planned)[1:].tolist():
         assert world.shown[number - 1], "it is shown the round before its draft"
+
+
+def test_a_drafter_that_learns_nothing_is_shown_nothing_but_the_round_before_its_draft() -> None:
+    world = World(HOSTILE, lambda rows: 0.002 * rows, 0.002)
+    world.ride(Adaptive(Drafter(), Costs()), 2000)
+    resting = [shown for shown, planned in zip(world.shown, world.planned, strict=True) if not planned]
+    assert sum(resting) < 20
+
+
+def test_while_it_rests_a_planner_is_asked_in_one_round_of_many() -> None:
+    made = Adaptive(Drafter(), measured(lambda rows: 0.002 * rows))
+    made._knowledge.backoff.left = 5 * SELDOM
+    budgets = [made.plan([Room(context(), 9)])[0] for _ in range(10)]
+    assert [budget.rounds for budget in budgets] == [SELDOM - 1, 1] * 5
+    assert not made._knowledge.backoff.active
+    made._knowledge.backoff.left = 5 * SELDOM
+    together = [made.plan([Room(context(), 9), Room(context(), 9)])[0] for _ in range(5)]
+    assert [budget.rounds for budget in together] == [1] * 5, "what is beside a text may change"
 
 
 def test_without_a_draft_a_round_costs_the_planner_next_to_nothing() -> None:

@@ -46,7 +46,7 @@ class Adaptive(Planner):
         self._most, self._costly_levels = drafter.nodes, drafter.costly_levels
         self._whole = drafter.costly_levels > 0 and not drafter.enriches
         """Whether the expensive part is all of the drafter."""
-        self._knowledge = Knowledge(costs, True, effort or Effort())
+        self._knowledge = Knowledge(costs, True, effort or Effort(), learns=drafter.observes)
         self._own: WeakKeyDictionary[Context, Knowledge] = WeakKeyDictionary()
         self._lock = RLock()
 

@@ -6,6 +6,7 @@ drafting by what it brought beyond plain rounds. What is not worth its time is l
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget
-from paceline.planning.backoff import BEARABLE, BackOff, Running, Steady
+from paceline.planning.backoff import BEARABLE, LONGEST, BackOff, Running, Steady
 from paceline.planning.base import Draft, Outcome, Why
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
@@ -46,8 +47,8 @@ STRONG = (0.3, 1.0)
 """Values of a cheap draft, in tokens, between which it is judged apart whether the expensive part is worth its time."""
 
 
-SELDOM = 8
-"""Of rounds without drafts one in so many is timed."""
+SELDOM = 16
+"""Of rounds without drafts one in so many is planned and timed."""
 
 BACKED_OFF = "drafting had not been worth its own time"
 SHOWN, RESTING = (Budget(0, 0, BACKED_OFF, shown) for shown in (True, False))
@@ -102,10 +103,12 @@ class Knowledge:
     """The drafter's, by batch size: drafts that pay for one text may not for eight."""
     expensive: tuple[BackOff, ...] = field(default_factory=lambda: tuple(BackOff() for _ in range(len(STRONG) + 1)))
     """The expensive part's, by the class of the cheap draft beside it."""
+    learns: bool = True
+    """Whether the drafter learns from rounds."""
     levels: Levels = field(init=False)
     """The levels of the expensive part."""
-    owed: float = 0.0
-    """Plain rounds that the drafter may take to learn from rounds in which it drafts nothing."""
+    unseen: int = 0
+    """Rounds since the drafter was shown one in which it drafted nothing."""
     reach: float = 8.0
     """The most nodes that were recently worth sending."""
     saved: float = BEARABLE
@@ -150,31 +153,36 @@ class Knowledge:
         backoff = self.backoff
         now.rests, now.reviewed = backoff.active, True
         if now.rests:
-            backoff.passed()
-            if not backoff.active or self._learns():
+            self._pass(1)
+            until_shown = self._until_shown()
+            if not backoff.active or until_shown < 1:
+                self.unseen = 0
                 return SHOWN
-            unseen = backoff.left % SELDOM
-            now.reviewed = unseen == 0
-            if batch > 1 or unseen < 2:
+            until_reviewed = backoff.left % SELDOM
+            now.reviewed = until_reviewed == 0
+            if batch > 1 or now.reviewed:
                 return RESTING
-            backoff.passed(unseen - 1)
-            self.owed += (unseen - 1) * LEARNING
-            return replace(RESTING, rounds=unseen)
+            rounds = min(until_reviewed, until_shown)
+            self._pass(rounds - 1)
+            return replace(RESTING, rounds=rounds)
         if self.ready(length):
             return None
         self.waited[key_of(batch, length)] += 1
         now.rests = True
         return UNTIMED
 
-    def _learns(self) -> bool:
-        """Whether the drafter is shown this round. What it takes to learn is spread over rounds."""
-        self.owed += LEARNING
-        size = self.round.batch.bit_length()
-        taken, plain = self.effort.showing[size].seconds, self.effort.plain[size].seconds
-        if self.owed * plain < taken:
-            return False
-        self.owed = 0.0
-        return True
+    def _pass(self, rounds: int) -> None:
+        """Rounds go by without drafts."""
+        self.backoff.passed(rounds)
+        self.unseen += rounds
+
+    def _until_shown(self) -> int:
+        """In how many rounds the drafter is shown one. What that takes, planning included, is spread over rounds."""
+        if not self.learns:
+            return LONGEST
+        effort, size = self.effort, self.round.batch.bit_length()
+        taken, plain = effort.showing[size].seconds + effort.idle[size].seconds, effort.plain[size].seconds
+        return math.ceil(taken / (LEARNING * plain)) - self.unseen if plain else 0
 
     def without_idle(self, drafting: float, seconds: float, *, shown: bool) -> float:
         """Drafting took so long in a round, and the rest of it ``seconds``: what it took beyond that of a round which
