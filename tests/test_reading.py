@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from paceline.law import log_normalizer
+from paceline.targets import reading
 from paceline.targets.base import Request, Want
-from paceline.targets.reading import BLOCK, SMALL, RowBlocks, by_blocks, read_peaks, read_plainly
+from paceline.targets.foremost import BLOCK
+from paceline.targets.reading import SMALL, by_blocks, read_by_blocks, read_peaks, read_plainly
 from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
@@ -40,7 +42,7 @@ def test_the_best_tokens_are_exact_and_the_normaliser_nearly(dtype: torch.dtype,
     logits = rows_of(count, count, size, dtype)
     assert by_blocks(logits)
     for k in (1, 10, 70):
-        top = RowBlocks.of(logits, summed=True).best(k)
+        top = read_by_blocks(logits, k)
         exact = logits.float().topk(k, dim=-1)
         assert np.array_equal(top.logits, exact.values.numpy())
         assert np.array_equal(np.take_along_axis(logits.float().numpy(), top.ids, 1), top.logits)
@@ -55,7 +57,7 @@ def test_no_row_is_normalised_worse_than_is_said(shift: float) -> None:
     """The worst rows: all that is not best lies at one place of the binary logarithm's curve."""
     logits = torch.full((1, 2**15), 1.0)
     logits[0, 77] = 1.0 + 9 * math.log(2) + shift
-    top = RowBlocks.of(logits, summed=True).best(1)
+    top = read_by_blocks(logits, 1)
     exact = float(log_normalizer(logits))
     assert abs(float(top.log_z[0]) - exact) <= WORST * (1 - math.exp(float(logits[0, 77]) - exact))
 
@@ -72,9 +74,9 @@ def test_the_choice_is_the_first_of_the_greatest(dtype: torch.dtype, size: int) 
     assert expected[1:5] == [17, 0, 0, 300]
     greatest = logits.float().amax(dim=-1)
     scores = scores_of(logits, top=3)
-    for ids, peaks in (RowBlocks.of(logits, summed=False).peaks(), read_peaks(logits)):
-        assert ids.tolist() == expected
-        assert np.array_equal(peaks, greatest, equal_nan=True)
+    ids, peaks = read_peaks(logits)
+    assert ids.tolist() == expected
+    assert np.array_equal(peaks, greatest, equal_nan=True)
     assert [scores.choice(node) for node in range(-1, 8)] == expected
     assert np.array_equal([scores.peak(node) for node in range(-1, 8)], greatest, equal_nan=True)
 
@@ -87,6 +89,17 @@ def test_one_pass_serves_choices_and_best_tokens_and_more_may_be_asked_for() -> 
         assert np.array_equal(top.ids[:, 0], choices)
         assert scores.top(9).ids.shape == (5, 9)
         assert np.array_equal(scores.top(9).logits[:, :4], top.logits)
+
+
+def test_where_nothing_is_compiled_torch_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = rows_of(3, 5, 20_000, torch.float32)
+    found = read_by_blocks(logits, 9)
+    monkeypatch.setattr(reading, "_compiled", lambda: None)
+    exact = read_by_blocks(logits, 9)
+    assert np.array_equal(found.ids, exact.ids)
+    assert np.array_equal(found.logits, exact.logits)
+    assert not np.array_equal(found.log_z, exact.log_z)
+    assert np.allclose(found.log_z, exact.log_z, atol=WORST)
 
 
 def test_small_vocabularies_and_other_devices_are_read_exactly() -> None:
@@ -127,5 +140,5 @@ def test_reading_leaves_the_rows_alone() -> None:
     for size in (64 * BLOCK, 64 * BLOCK + 3):
         logits = rows_of(3, 3, size, torch.float32)
         before = logits.clone()
-        RowBlocks.of(logits, summed=True).best(5)
+        read_by_blocks(logits, 5)
         assert torch.equal(logits, before)

@@ -6,14 +6,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
-
-from numba import njit
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:
     """Compiles a function when it is first called, and keeps that for later processes, if there is a place for it."""
+    from numba import njit
 
     def decorate(function: Any) -> Any:
         how = {"nogil": True, "error_model": "numpy", **options}  # a division by 0 is no exception
@@ -25,6 +26,15 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
         return made
 
     return decorate
+
+
+def exact(module: str, finds_the_same: Callable[[ModuleType], bool]) -> ModuleType | None:
+    """A module of compiled functions; None where numba is missing, fails or finds other numbers."""
+    try:
+        found = import_module(module)
+        return found if finds_the_same(found) else None
+    except Exception:
+        return None
 
 
 @cache

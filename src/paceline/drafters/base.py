@@ -207,8 +207,8 @@ class Drafter:
     def read(self, seen: Sequence[Seen]) -> None:
         """Read from the scores what `observe` will need: the best tokens of every row, where it `needs` any.
 
-        Called before every `observe`, if it is overridden or needs any. It is apart since its time counts as the target's and not as drafting: on a
-        device that works ahead of the host it waits for the forward.
+        Called before `observe`, if it is overridden or any are needed. It is apart since its time counts as the
+        target's and not as drafting: on a device that works ahead of the host it waits for the forward.
         """
         if self.needs.top:
             for each in seen:

@@ -20,6 +20,7 @@ logarithm, whose last bit may differ between mathematics libraries.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, cached_property, lru_cache
@@ -28,6 +29,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.compiled import exact
 from paceline.errors import InputError
 
 Bits = NDArray[np.uint64]
@@ -121,17 +123,14 @@ def _plain(values: Ids) -> Ids:
 
 @cache
 def kernels() -> ModuleType | None:
-    """The compiled functions of this room; None where numba is missing, fails or finds other bits. Then numpy draws the
-    noise, more slowly."""
-    try:
-        from paceline.law import kernels as module
+    """The compiled functions of this room; None where there are none. Then numpy draws the noise, more slowly."""
+    return exact("paceline.law.kernels", lambda module: _draws(module.uniforms) == _draws(_drawn))
 
-        ids, found, wanted = np.arange(8), np.empty(8), np.empty(8)
-        for uniforms, values in ((module.uniforms, found), (_drawn, wanted)):
-            uniforms(ids, np.array([2**32 - 1]), 3, 256, 2**32 - 5, 2**31, values)
-    except Exception:
-        return None
-    return module if np.array_equal(found, wanted) else None
+
+def _draws(uniforms: Callable[..., bool]) -> list[float]:
+    found = np.empty(8)
+    uniforms(np.arange(8), np.array([2**32 - 1]), 3, 256, 2**32 - 5, 2**31, found)
+    return found.tolist()
 
 
 def _drawn(ids: Ids, indices: Ids, sample: int, word: int, k0: int, k1: int, found: Floats) -> bool:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from paceline.errors import InputError
-from paceline.targets.reading import Floats, RowBlocks, Top, by_blocks, read_peaks, read_plainly
+from paceline.targets.reading import Floats, Top, by_blocks, read_by_blocks, read_peaks, read_plainly
 from paceline.tree import ROOT, Ints
 
 if TYPE_CHECKING:
@@ -79,16 +79,9 @@ class Scores:
         return self.logits[node - ROOT]
 
     @cached_property
-    def _blocks(self) -> RowBlocks:
-        """The rows by blocks: one pass for choices and for best tokens."""
-        return RowBlocks.of(self.logits.detach(), summed=self._most > 0)
-
-    @cached_property
     def _best(self) -> tuple[Ints, Floats]:
         """The most probable token after every row, and its logit."""
-        logits = self.logits.detach()
-        alone = self._most == 0 and logits.dtype.itemsize == 4  # no other reading of the rows to share a pass with
-        return self._blocks.peaks() if by_blocks(logits) and not alone else read_peaks(logits)
+        return read_peaks(self.logits.detach())
 
     def choice(self, node: int) -> int:
         """The most probable token after a node; of equals the lowest id."""
@@ -116,11 +109,8 @@ class Scores:
             self.top(self._most)
 
     def _read(self, k: int) -> Top:
-        if not by_blocks(self.logits):
-            return read_plainly(self.logits.detach(), k)
-        if self._blocks.sums is None:
-            self._blocks = RowBlocks.of(self.logits.detach(), summed=True)
-        return self._blocks.best(k)
+        logits = self.logits.detach()
+        return read_by_blocks(logits, k) if by_blocks(logits) else read_plainly(logits, k)
 
     def hidden(self, layer: int) -> torch.Tensor:
         """States ``[rows, width]`` of a layer that `Want.hidden` named."""
