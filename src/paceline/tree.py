@@ -61,6 +61,8 @@ class DraftTree:
     @cached_property
     def depth(self) -> int:
         """The most tokens in a row that can be accepted."""
+        if self.probes is None and is_chain(self.parents):
+            return len(self)
         return int(self._depths[slice(None) if self.probes is None else ~self.probes].max(initial=0))
 
     @classmethod
@@ -366,7 +368,8 @@ def _both(first: str, second: str) -> str:
 def is_chain(parents: Ints) -> bool:
     """Whether the parent of every scored row is the row before it."""
     n = len(parents)
-    return n == 0 or (int(parents[-1]) == n - 2 and bool((parents == line(n)[0]).all()))
+    known = line(n)[0]
+    return n == 0 or parents is known or (int(parents[-1]) == n - 2 and bool((parents == known).all()))
 
 
 def ancestors(parents: Ints) -> Bools:
@@ -397,6 +400,12 @@ def offsets(parents: Ints) -> Ints:
 
 def rows_of(root: int, tree: DraftTree) -> tuple[Ints, Ints]:
     """Tokens and parents of the rows that a target scores for a tree: the root first, then the nodes."""
-    if not len(tree):
-        return np.array([root]), np.array([ROOT])
-    return np.concatenate(([root], tree.tokens)), np.concatenate(([ROOT], tree.parents + 1))
+    n = len(tree)
+    tokens = np.empty(n + 1, np.int64)
+    tokens[0], tokens[1:] = root, tree.tokens
+    if is_chain(tree.parents):
+        return tokens, line(n + 1)[0]
+    parents = np.empty(n + 1, np.int64)
+    parents[0], parents[1:] = ROOT, tree.parents
+    parents[1:] += 1
+    return tokens, parents
