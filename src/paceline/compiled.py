@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -12,18 +13,41 @@ from types import ModuleType
 from typing import Any
 
 
-def compiled(**options: Any) -> Callable[[Any], Any]:
-    """Compiles a function when it is first called, and keeps that for later processes, if there is a place for it."""
+def compiled(*, public: bool = False, **options: Any) -> Callable[[Any], Any]:
+    """Compiles a function when it is first called, and keeps that for later processes, if there is a place for it.
+    Python can call it where it is ``public``."""
     from numba import njit
 
     def decorate(function: Any) -> Any:
-        how = {"nogil": True, "error_model": "numpy", **options}  # a division by 0 is no exception
+        # a division by 0 is no exception; what is only called from here needs nothing to be called from Python
+        inner = {} if public else {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        how = {"nogil": True, "error_model": "numpy", **inner, **options}
         try:
             made = njit(cache=True, **how)(function)
-            made._cache._cache_file._source_stamp = _digest(Path(function.__code__.co_filename).parent)
+            made._cache._cache_file._source_stamp = _digest(function)
         except (RuntimeError, AttributeError):  # there is no folder that can be written, or another cache
             return njit(**how)(function)
         return made
+
+    return decorate
+
+
+def native(signature: str) -> Callable[[Any], Callable[[], int]]:
+    """Compiles a function that is called by its address, when that is asked for."""
+    from numba.core.ccallback import CFunc
+    from numba.core.sigutils import normalize_signature
+
+    def decorate(function: Any) -> Callable[[], int]:
+        @cache
+        def address() -> int:
+            made: Any = CFunc(function, normalize_signature(signature), {}, {"nopython": True, "error_model": "numpy"})
+            with suppress(RuntimeError, AttributeError):
+                made.enable_caching()
+                made._cache._cache_file._source_stamp = _digest(function)
+            made.compile()
+            return int(made.address)
+
+        return address
 
     return decorate
 
@@ -37,8 +61,11 @@ def exact(module: str, finds_the_same: Callable[[ModuleType], bool]) -> ModuleTy
         return None
 
 
+def _digest(function: Any) -> str:
+    """Of all that a function is compiled from. Numba itself looks only at the file that it stands in."""
+    return _digest_of(Path(function.__code__.co_filename).parent)
+
+
 @cache
-def _digest(folder: Path) -> str:
-    """Of all that functions of a folder are compiled from. Numba itself looks only at the file that a function stands
-    in."""
+def _digest_of(folder: Path) -> str:
     return hashlib.sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.py")))).hexdigest()

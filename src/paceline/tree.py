@@ -61,8 +61,6 @@ class DraftTree:
     @cached_property
     def depth(self) -> int:
         """The most tokens in a row that can be accepted."""
-        if self.probes is None and is_chain(self.parents):
-            return len(self)
         return int(self._depths[slice(None) if self.probes is None else ~self.probes].max(initial=0))
 
     @classmethod
@@ -281,8 +279,8 @@ class DraftTree:
         wrong = (self.parents < ROOT) | (self.parents >= np.arange(len(self)))
         if wrong.any():
             node = int(wrong.argmax())
-            what = f"the parent of node {node} is {self.parents[node]}"
-            raise DrafterError(f"{what}; a parent is an earlier node of the draft, or {ROOT} for the root")
+            wanted = f"a parent is an earlier node of the draft, or {ROOT} for the root"
+            raise DrafterError(f"the parent of node {node} is {self.parents[node]}; {wanted}")
 
     def _check_siblings(self) -> None:
         verified = slice(None) if self.probes is None else ~self.probes
@@ -368,8 +366,7 @@ def _both(first: str, second: str) -> str:
 def is_chain(parents: Ints) -> bool:
     """Whether the parent of every scored row is the row before it."""
     n = len(parents)
-    known = line(n)[0]
-    return n == 0 or parents is known or (int(parents[-1]) == n - 2 and bool((parents == known).all()))
+    return n == 0 or parents is line(n)[0] or (int(parents[-1]) == n - 2 and bool((parents == line(n)[0]).all()))
 
 
 def ancestors(parents: Ints) -> Bools:
@@ -400,12 +397,5 @@ def offsets(parents: Ints) -> Ints:
 
 def rows_of(root: int, tree: DraftTree) -> tuple[Ints, Ints]:
     """Tokens and parents of the rows that a target scores for a tree: the root first, then the nodes."""
-    n = len(tree)
-    tokens = np.empty(n + 1, np.int64)
-    tokens[0], tokens[1:] = root, tree.tokens
-    if is_chain(tree.parents):
-        return tokens, line(n + 1)[0]
-    parents = np.empty(n + 1, np.int64)
-    parents[0], parents[1:] = ROOT, tree.parents
-    parents[1:] += 1
-    return tokens, parents
+    parents = line(len(tree) + 1)[0] if is_chain(tree.parents) else np.concatenate(([ROOT], tree.parents + 1))
+    return np.concatenate(([root], tree.tokens)), parents

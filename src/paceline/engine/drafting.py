@@ -9,13 +9,34 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
 from paceline.drafters.asking import asked, failure
-from paceline.drafters.base import NO_WORK, Drafter, Work
+from paceline.drafters.base import NO_WORK, Budget, Drafter, Work
+from paceline.engine.account import NO_ROOM
 from paceline.errors import DrafterError, DrafterWarning
+from paceline.planning.base import Cut
 from paceline.targets.base import NOTHING, OnEarly, Want
-from paceline.tree import DraftTree
+from paceline.tree import EMPTY, DraftTree
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """The drafter's proposal, and the part of it that is scored."""
+
+    tree: DraftTree
+    cut: Cut
+    unasked: str = ""
+    """Why the drafter was not asked, if it was not."""
+    shown: bool = True
+    """Whether the drafter is shown the round."""
+
+
+NO_BUDGET = Budget(0, 0, NO_ROOM)
+NO_CUT = Cut(EMPTY)
+NO_DRAFT = Drafted(EMPTY, NO_CUT)
+PLAIN = Drafted(EMPTY, NO_CUT, "the method is plain", shown=False)
+FAILED = Drafted(EMPTY, NO_CUT, "the drafter had failed")
 
 
 @dataclass(eq=False)

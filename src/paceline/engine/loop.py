@@ -17,12 +17,12 @@ from typing import Any
 from paceline.context import Context
 from paceline.drafters.asking import admitted
 from paceline.drafters.base import NO_WORK, Ask, Budget, Drafter, Enrich, Plain, Seen
-from paceline.engine.account import NO_ROOM, Ledger, Round
+from paceline.engine.account import Ledger, Round
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
-from paceline.engine.drafting import Drafting
+from paceline.engine.drafting import FAILED, NO_BUDGET, NO_CUT, NO_DRAFT, PLAIN, Drafted, Drafting
 from paceline.errors import DrafterError, InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
-from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
+from paceline.planning.base import Draft, Outcome, Planner, Room
 from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree, Ints
@@ -372,24 +372,7 @@ class Session:
         return reply.answer
 
 
-@dataclass(frozen=True)
-class Drafted:
-    """The drafter's proposal, and the part of it that is scored."""
-
-    tree: DraftTree
-    cut: Cut
-    unasked: str = ""
-    """Why the drafter was not asked, if it was not."""
-    shown: bool = True
-    """Whether the drafter is shown the round."""
-
-
 UNLIMITED = 1 << 62
-NO_BUDGET = Budget(0, 0, NO_ROOM)
-NO_CUT = Cut(EMPTY)
-NO_DRAFT = Drafted(EMPTY, NO_CUT)
-PLAIN = Drafted(EMPTY, NO_CUT, "the method is plain", shown=False)
-FAILED = Drafted(EMPTY, NO_CUT, "the drafter had failed")
 
 
 def _read(count: int) -> Verdict:

@@ -55,7 +55,7 @@ def _uniform(token: Any, index: Any, sample: Any, stream: Any, k0: Any, k1: Any)
     return (np.float64((odd if token & ODD else even) >> UNUSED) + 0.5) * 2.0**-52
 
 
-@compiled()
+@compiled(public=True)
 def uniforms(ids: Any, indices: Any, sample: int, stream: int, k0: int, k1: int, found: Any) -> bool:
     """The uniform of each token: at its own place, or all at one. False where a number does not fit its word."""
     text, word, key0, key1 = uint64(sample), uint64(stream), uint64(k0), uint64(k1)
@@ -64,7 +64,8 @@ def uniforms(ids: Any, indices: Any, sample: int, stream: int, k0: int, k1: int,
         token, index = uint64(ids[number]), uint64(indices[number if indices.size > 1 else 0])
         tokens, places = tokens | token, places | index
         found[number] = _uniform(token, index, text, word, key0, key1)
-    return tokens >> uint64(33) == 0 and places <= LOW
+    fits: bool = tokens >> uint64(33) == 0 and places <= LOW
+    return fits
 
 
 @compiled(forceinline=True)
@@ -114,7 +115,7 @@ def _drop(ids: Any, times: Any, count: int, bound: float) -> int:
     return left
 
 
-@compiled()
+@compiled(public=True)
 def contesting(row: Any, temperature: float, min_p: float, index: int, sample: int, k0: int, k1: int, ids: Any) -> Any:
     """The greatest score of a row, and how many tokens have the least time but for rounding, of those that min-p may
     keep. None have where there is no finite greatest score, or too many are so close."""
@@ -125,13 +126,13 @@ def contesting(row: Any, temperature: float, min_p: float, index: int, sample: i
     maxima, best = bits.view(np.float32), 0
     for block in range(maxima.size):
         best = block if maxima[block] > maxima[best] else best
-    peak = np.float64(maxima[best])
+    peak = float(maxima[best])
     if has_nan or not math.isfinite(peak):
         return peak, 0
     bound, lowest = np.inf, -np.inf
     for turn in range(-1, maxima.size):  # the best token's block first: it bounds the time of all others
         block = best if turn < 0 else turn
-        heaviest = (np.float64(maxima[block]) - peak) / temperature
+        heaviest: Any = (np.float64(maxima[block]) - peak) / temperature
         if turn == best or heaviest < lowest:
             continue
         heaviest = math.exp(heaviest)

@@ -102,8 +102,8 @@ def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
             races.setdefault(alike, []).append(SampledPlace(number, law, scores, (noise, len(tokens))))
     for together in races.values():
         few = contenders([one.scores for one in together], together[0].law.sampling, [one.coins for one in together])
-        for one, law in zip(together, few, strict=True):
-            found[one.number] = _tried(one.law.of_adjusted, one.scores) if law is None else law
+        for one, some in zip(together, few, strict=True):
+            found[one.number] = _tried(one.law.of_adjusted, one.scores) if some is None else some
     return [found[number] for number in range(len(places))]
 
 

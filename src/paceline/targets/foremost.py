@@ -85,7 +85,7 @@ def _mass(row: Any, shift: Any, bits: Any) -> float:
     return total
 
 
-@compiled()
+@compiled(public=True)
 def best(rows: Any, ids: Any, values: Any, masses: Any) -> None:
     """Fill in the best tokens of rows, their logits, and the sums of the estimated exponentials of all logits minus the
     greatest, of which those of the best are left out; no number where that is none."""

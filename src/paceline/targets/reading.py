@@ -49,7 +49,7 @@ def _compiled() -> ModuleType | None:
     def best_of(module: ModuleType) -> bool:
         rows = torch.tensor([[0.0, 2.0, -torch.inf, 1.0]])
         found = _read_by_blocks(module, rows, 3)
-        return found.ids.tolist() == [[1, 3, 0]] and found.logits.tolist() == [[2.0, 1.0, 0.0]]
+        return bool(found.ids.tolist() == [[1, 3, 0]] and found.logits.tolist() == [[2.0, 1.0, 0.0]])
 
     import torch
 

@@ -9,9 +9,10 @@ from typing import Any
 from numba import types
 from numba.extending import intrinsic
 
+from paceline.compiled import native
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.tiles import OUTPUTS, Brains, Bytes, Floats, Given, Nibbles, Tile, long
-from paceline.targets.hf.fused.vector import FLOAT, LONG, Built, native
+from paceline.targets.hf.fused.vector import FLOAT, LONG, Built
 
 
 class _Product:
