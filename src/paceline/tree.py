@@ -365,8 +365,7 @@ def _both(first: str, second: str) -> str:
 
 def is_chain(parents: Ints) -> bool:
     """Whether the parent of every scored row is the row before it."""
-    n = len(parents)
-    return n == 0 or parents is line(n)[0] or (int(parents[-1]) == n - 2 and bool((parents == line(n)[0]).all()))
+    return parents is (known := line(len(parents))[0]) or bool((parents == known).all())
 
 
 def ancestors(parents: Ints) -> Bools:
