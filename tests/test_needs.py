@@ -1,7 +1,7 @@
 """What a drafter asks of the target: of prompts, of drafts, and early."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +204,24 @@ def test_a_round_that_is_not_shown_asks_the_model_for_nothing(skips: bool, compo
     assert drafter.early == sum(want.early_exit == LAYER for want in wants[-rounds:])
     assert drafter.observed == 1 + sum(planner.shown)
     assert session.context.tokens.tolist() == wish.alone(target, Plain()).context.tokens.tolist()
+
+
+class Counting(Planner):
+    """Learns nothing from rounds."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        self.rounds += 1
+        return [Budget(0, 0)] * len(rooms)
+
+
+def test_a_planner_has_no_part_in_a_plain_text_unless_it_learns_from_rounds() -> None:
+    wish = Wish(tokens(5, 1).tolist())
+    for planner, asked in ((Counting(), False), (Resting(), True)):
+        session = wish.session(target_of("llama"), Plain())
+        session = replace(session, planner=planner)
+        list(run(session))
+        assert (planner.rounds > 0) is asked
+        assert {one.unasked for one in session.rounds if not one.prefill} == {"the method is plain"}

@@ -99,7 +99,8 @@ class Session:
         self._public = self._dice.public if self.rule is Rule.COUPLED else None
         self._ledger = Ledger()
         self._opened = False
-        self._rest, self._resting = (UNLIMITED, PLAIN) if type(self.drafter) is Plain else (0, NO_DRAFT)
+        unplanned = type(self.drafter) is Plain and type(self.planner).review is Planner.review
+        self._rest, self._resting = (UNLIMITED, PLAIN) if unplanned else (0, NO_DRAFT)
         """For how many rounds the planner is not asked, and their draft."""
         self._drafting = Drafting(self.drafter, self.strict)
         self.context.foreseeable = self.rule is Rule.COUPLED
@@ -175,6 +176,8 @@ class Session:
 
     def _draft(self, budget: Budget) -> Generator[Call, Reply, Drafted]:
         """The drafter's tree within the budget, and the part of it that is worth scoring."""
+        if type(self.drafter) is Plain:
+            return PLAIN
         if budget.empty:
             shown = budget.shown or not self.drafter.skips
             return Drafted(EMPTY, NO_CUT, budget.reason or "the budget was empty", shown)
