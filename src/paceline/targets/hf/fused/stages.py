@@ -63,7 +63,10 @@ def exponential(x: float) -> float:
     # powers of r over 0!, 1!, and so on, added up in pairs: each step could not begin before the last is done
     a, b = fused(r, 1.0, 1.0), fused(r, 0.16666666666666666, 0.5)
     c, d = fused(r, 0.008333333333333333, 0.041666666666666664), fused(r, 0.0001984126984126984, 0.001388888888888889)
-    e, f = fused(r, 2.7557319223985893e-06, 2.48015873015873e-05), fused(r, 2.505210838544172e-08, 2.755731922398589e-07)
+    e, f = (
+        fused(r, 2.7557319223985893e-06, 2.48015873015873e-05),
+        fused(r, 2.505210838544172e-08, 2.755731922398589e-07),
+    )
     g = fused(r, 1.6059043836821613e-10, 2.08767569878681e-09)
     p = fused(fused(g, r4, fused(f, r2, e)), r4 * r4, fused(fused(d, r2, c), r4, fused(b, r2, a)))
     return double_of(long_of(p) + (long_of(shifted) << 52))  # type: ignore[no-any-return]
