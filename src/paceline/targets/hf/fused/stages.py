@@ -310,7 +310,7 @@ def _scaled(scores: Any, scale: Any, count: int) -> bool:
     for j in range(count):
         scores[j] = scores[j] * scale
         nothing += scores[j] - scores[j]
-    return nothing == float32(0.0)
+    return nothing == float32(0.0)  # type: ignore[no-any-return]
 
 
 @compiled(fastmath={"nnan", "nsz", "reassoc"})
@@ -334,7 +334,7 @@ def _weighed(scores: int, count: int, scale: Any, exact: bool) -> bool:
         shift = float32(WEIGHT_SHIFT)
         for j in range(count):
             result[j] = (result[j] + shift) - shift
-    return is_number
+    return is_number  # type: ignore[no-any-return]
 
 
 @compiled(fastmath={"reassoc", "contract"})
