@@ -18,7 +18,7 @@ from paceline.targets.hf.fused.vector import BYTE, FLOAT, INT, LONG, SHORT, feat
 SETS = features()
 OUTPUTS = 4
 """Outputs of a weight that stand together."""
-AHEAD = 1024
+AHEAD = 2048
 """Bytes that are asked for ahead."""
 LINE = 64
 """Bytes that come from memory together."""
