@@ -43,7 +43,7 @@ if kernels.obstacle() is not None:
 def compiled() -> Iterator[None]:
     """Also where another kernel is faster."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.targets.hf.integers.linear.kernel_for", lambda inputs, threads: kernels.Compiled)
+        patch.setattr("paceline.targets.hf.integers.linear.kernel_for", lambda threads: kernels.Compiled)
         yield
 
 

@@ -349,7 +349,7 @@ def test_a_row_that_is_no_number_stays_alone_in_a_product(
 ) -> None:
     if not is_exact(kernel):
         pytest.skip(f"this processor has no exact {kernel.__name__}")
-    monkeypatch.setattr("paceline.targets.hf.integers.linear.kernel_for", lambda inputs, threads: kernel)
+    monkeypatch.setattr("paceline.targets.hf.integers.linear.kernel_for", lambda threads: kernel)
     layer, rows = Int8Linear(torch.nn.Linear(64, 8)), torch.randn(7, 64)
     wanted = layer(rows)
     rows[2, 5], rows[4, 5] = float("nan"), float("inf")
@@ -572,7 +572,7 @@ def test_kernels_agree_on_a_models_rows(kernel: type[Product], monkeypatch: pyte
     """Bit by bit, so that the one that is chosen does not show in a text."""
     if not is_exact(kernel):
         pytest.skip(f"this processor has no exact {kernel.__name__}")
-    monkeypatch.setattr("paceline.targets.hf.integers.linear.kernel_for", lambda inputs, threads: kernel)
+    monkeypatch.setattr("paceline.targets.hf.integers.linear.kernel_for", lambda threads: kernel)
     text = tokens(CONTEXT)
     ours, wanted = (
         rows_of(in_integers(load_quietly(build("llama"))), text, text),

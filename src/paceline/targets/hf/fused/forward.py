@@ -126,7 +126,7 @@ def forward(job: int, thread: int) -> None:
     met = meet(counter, threads, met)
     if norm:
         outputs, head = J[at.VOCABULARY], job + 8 * at.UNEMBEDDING
-        shared(job, thread, head, normed, width, outputs, count, J[at.LOGITS], outputs)
+        shared(job, thread, head, normed, reach(width, J[at.HEAD_FORM]), outputs, count, J[at.LOGITS], outputs)
 
 
 @native(MINE)

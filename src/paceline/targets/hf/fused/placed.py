@@ -216,7 +216,7 @@ def _outputs(linear: Any) -> int:
 def _bytes_of(values: int) -> int:
     """Bytes of a row of whole numbers in any form."""
     padded = -(-values // Nibbles.STEP) * Nibbles.STEP
-    return max(2 * values, padded + Nibbles.STEP_BYTES * -(-padded // SPAN))
+    return max(2 * padded, padded + Nibbles.STEP_BYTES * -(-padded // SPAN))
 
 
 class Workspace:

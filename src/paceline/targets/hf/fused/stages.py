@@ -15,7 +15,7 @@ from numba import float32, float64, int8, int16, int32
 from paceline.compiled import compiled
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.tiles import NARROW as NARROW_SUMS
-from paceline.targets.hf.fused.tiles import SPAN, Nibbles
+from paceline.targets.hf.fused.tiles import SPAN, Bytes, Nibbles
 from paceline.targets.hf.fused.vector import (
     bytes_at,
     double_of,
@@ -41,7 +41,7 @@ LARGEST = 127
 MAGIC = 6755399441055744.0
 """Next to a number as large as this, doubles are whole."""
 LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
-STEP, PAIRS_OF_SPAN = Nibbles.STEP, NARROW_SUMS.values
+STEP, SHORT_STEP, PAIRS_OF_SPAN = Nibbles.STEP, Bytes.STEP, NARROW_SUMS.values
 OWN = 6
 """Floats for each one of a head that a thread has for itself: sums in doubles, and four rows of keys or values."""
 FARTHEST = 700.0
@@ -104,14 +104,19 @@ def _largest(values: int, count: int) -> Any:
 @compiled()
 def reach(count: int, form: int) -> int:
     """Values of a row that is multiplied, zeros at its end included."""
-    return (count + STEP - 1) // STEP * STEP if form == at.BYTES else count
+    if form == at.FLOATS:
+        return count
+    step = STEP if form == at.BYTES else SHORT_STEP
+    return (count + step - 1) // step * step
 
 
 @compiled()
-def _rounded(values: int, count: int, unit: Any, shorts: int) -> None:
+def _rounded(values: int, count: int, unit: Any, shorts: int, padded: int) -> None:
     given, result = floats_at(values), shorts_at(shorts)
     for place in range(count):
         result[place] = int16(int32(round_even(given[place] / unit)))
+    for place in range(count, padded):
+        result[place] = int16(0)
 
 
 @compiled()
@@ -144,10 +149,10 @@ def prepared(job: int, values: int, count: int, row: int, form: int) -> None:
         for place in range(count):
             zeros[place] = float32(0.0)
         unit = float32(1.0)
+    padded = reach(count, form)
     if form == at.SHORTS:
-        _rounded(values, count, unit, J[at.PREPARED] + 2 * row * count)
+        _rounded(values, count, unit, J[at.PREPARED] + 2 * row * padded, padded)
     else:
-        padded = reach(count, form)
         size = padded + 2 * PAIRS_OF_SPAN * ((padded + SPAN - 1) // SPAN)
         _rounded_with_groups(values, count, unit, J[at.PREPARED] + row * size, padded)
 

@@ -24,8 +24,8 @@ LINE = 64
 """Bytes that come from memory together."""
 SPAN = 512
 """Inputs whose weights of 4 bits have one vector of multipliers: 16 groups of 32."""
-LANES = 16 if "avx512f" in SETS else 8
-"""Floats of a vector."""
+LANES = 8
+"""Floats of a vector. Wider ones would add up in another order."""
 
 Sums = list[list[Any]]
 """By row and output."""

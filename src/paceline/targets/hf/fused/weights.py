@@ -66,10 +66,8 @@ class Weights(NamedTuple):
 
 
 def can_be(kind: Kind, inputs: int) -> bool:
-    """Whether a weight with so many inputs can be computed: vectors divide them."""
-    if kind.name == "nibbles":
-        return True
-    return inputs % (Bytes.STEP if kind.name == "bytes" else LANES) == 0
+    """Whether a weight with so many inputs can be computed: vectors divide floats, and to integers zeros are added."""
+    return kind.form != at.FLOATS or inputs % LANES == 0
 
 
 def of_floats(weight: torch.Tensor) -> Weights | None:
@@ -82,12 +80,15 @@ def of_floats(weight: torch.Tensor) -> Weights | None:
 
 def of_bytes(weight: torch.Tensor, scales: torch.Tensor) -> Weights:
     """A weight of 8-bit integers: the steps of some outputs by turns, and what is left of the outputs row by row."""
-    memory = in_large_pages(together(weight, Bytes.STEP_BYTES))
-    return Weights(KINDS["bytes"], len(weight), weight.shape[1], memory, scales.contiguous())
+    outputs, inputs = weight.shape
+    padded = -(-inputs // Bytes.STEP) * Bytes.STEP
+    whole = weight if padded == inputs else torch.nn.functional.pad(weight, (0, padded - inputs))
+    memory = in_large_pages(together(whole, Bytes.STEP_BYTES))
+    return Weights(KINDS["bytes"], outputs, padded, memory, scales.contiguous())
 
 
 def bytes_of(weights: Weights) -> torch.Tensor:
-    """The integers ``[outputs, inputs]`` of `of_bytes`."""
+    """The integers of `of_bytes`, those that were added included."""
     return apart(weights.memory, weights.outputs, weights.inputs, Bytes.STEP_BYTES)
 
 
@@ -168,7 +169,7 @@ def _prepared(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
     if weights.kind.form == at.FLOATS:
         return rows.float().contiguous()
     if weights.kind.form == at.SHORTS:
-        return rows.to(torch.int16).contiguous()
+        return torch.nn.functional.pad(rows.to(torch.int16), (0, weights.inputs - rows.shape[1])).contiguous()
     count, lines = len(rows), -(-weights.inputs // SPAN)
     values = torch.zeros(count, weights.inputs, dtype=torch.int8)
     values[:, : rows.shape[1]] = rows

@@ -178,13 +178,14 @@ class Compiled(Product):
         from paceline.targets.hf.fused import weights
 
         super().__init__(weight, scales)
+        self._inputs = weight.shape[1]
         self.weights, self._fused = weights.of_bytes(weight, scales), weights
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         return self._fused.product(rows, self.weights)
 
     def weight(self) -> torch.Tensor:
-        return self._fused.bytes_of(self.weights)
+        return self._fused.bytes_of(self.weights)[:, : self._inputs]
 
 
 class CompiledNibbles(Compiled):
@@ -215,18 +216,9 @@ def fastest(threads: int, *, compiled: bool = False) -> type[Product]:
     return chosen([*own, *filter(is_exact, KERNELS)] or [InFloats])
 
 
-def kernel_for(inputs: int, threads: int) -> type[Product]:
-    """The kernel of a layer with so many inputs."""
-    return fastest(threads, compiled=compilable(inputs))
-
-
-def compilable(inputs: int) -> bool:
-    """Whether products of 8-bit integers with so many inputs can be compiled here."""
-    if obstacle() is not None:
-        return False
-    from paceline.targets.hf.fused.weights import KINDS, can_be
-
-    return can_be(KINDS["bytes"], inputs)
+def kernel_for(threads: int) -> type[Product]:
+    """The kernel of a layer."""
+    return fastest(threads, compiled=obstacle() is None)
 
 
 def _multiplies_in_one() -> bool:

@@ -52,7 +52,7 @@ class Int8Linear(IntegerLinear):
         """``integers`` are used instead of rounding the layer's weight, and ``kernel`` instead of the fastest one."""
         super().__init__(layer, tied=tied)
         self.identity = hashlib.sha256(b"int8" + _origin(layer, integers)).digest()
-        kernel = kernel or kernel_for(self.in_features, torch.get_num_threads())
+        kernel = kernel or kernel_for(torch.get_num_threads())
         self.product = kernel(*integers or quantized(layer.weight.detach()))
 
     @property

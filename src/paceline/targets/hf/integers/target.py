@@ -13,7 +13,7 @@ from torch import nn
 
 from paceline.errors import InputError, UnsupportedModel
 from paceline.targets.base import Request
-from paceline.targets.hf.integers.kernels import Compiled, compilable
+from paceline.targets.hf.integers.kernels import Compiled
 from paceline.targets.hf.integers.kernels import obstacle as why_not_compiled
 from paceline.targets.hf.integers.linear import Int4Linear, Int8Linear, IntegerLinear, Integers
 from paceline.targets.hf.integers.linear import quantized as rounded
@@ -217,7 +217,7 @@ def _quantize(model: Any, bits: int, stored: Stored | None = None) -> None:
         if bits == 4 and parent is not model:
             setattr(parent, name, Int4Linear(linear, tied=tied))
             continue
-        kernel = Compiled if bits == 4 and compilable(linear.in_features) else None
+        kernel = Compiled if bits == 4 else None
         integers = _integers(stored, parent, lead, [name])
         setattr(parent, name, Int8Linear(linear, integers, tied=tied, kernel=kernel))
     for weight in model.parameters():
