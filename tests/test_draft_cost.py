@@ -217,11 +217,12 @@ def test_the_command_tells_the_shares_of_a_named_model(
 def test_forwards_are_timed_along_every_path(pocket: Target) -> None:
     found = list(forwards.forwards(pocket, contexts=[20], sequences=[1, 2], rows=[1, 6], repeats=1))
     assert [(one.path, one.sequences, one.rows) for one in found] == [
-        *(("own", 1, 1), ("lean", 1, 1), ("transformers", 1, 1), ("own", 1, 6), ("lean", 1, 6)),
-        *(("own", 2, 1), ("lean", 2, 1), ("own", 2, 6), ("lean", 2, 6)),
+        *(("own", 1, 1), ("compiled", 1, 1), ("lean", 1, 1), ("transformers", 1, 1)),
+        *(("own", 1, 6), ("compiled", 1, 6), ("lean", 1, 6)),
+        *(("own", 2, 1), ("compiled", 2, 1), ("lean", 2, 1), ("own", 2, 6), ("compiled", 2, 6), ("lean", 2, 6)),
     ]
     assert all(one.milliseconds > 0 and one.apart < 1e-4 for one in found)
-    assert type(pocket.paths[0]).__name__ == "Lean", "the target goes on as before"
+    assert type(pocket.paths[0]).__name__ == "Fused", "the target goes on as before"
 
 
 def test_forwards_of_a_random_model_are_told_beside_the_memorys_bandwidth(

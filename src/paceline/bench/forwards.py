@@ -127,9 +127,8 @@ def forwards(
 ) -> Iterator[Forward]:
     """Every number of rows of every number of sequences behind every context, along every path; for one row also the
     library's own forward with its own cache. ``peers``, other libraries on the same weights, score one sequence."""
-    random, before = np.random.default_rng(1), target.paths
+    random = np.random.default_rng(1)
     with ExitStack() as leaving:
-        leaving.callback(setattr, target, "paths", before)
         theirs: dict[str, _Other] = {THEIRS: _Library(target)} if 1 in sequences and 1 in rows else {}
         weights = Weights(target)
         for spec in peers if 1 in sequences else ():
@@ -148,12 +147,15 @@ def forwards(
 
 
 def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
-    """The paths of a model: as transformers computes it, the same without its layers, and that recorded. An exact model
-    has one path only."""
+    """The paths of a model: as transformers computes it, the same without its layers, that compiled, and that recorded.
+    An exact model has one path only."""
     if target.exact:
         return {target.dtype_name: target.paths}
     found: dict[str, list[ForwardPath]] = {"own": [target.own]}
-    lean = next((path for path in target.paths if isinstance(path, Lean)), None)
+    for path in target.paths:
+        if isinstance(path, Lean) and type(path) is not Lean:
+            found["compiled"] = [path, target.own]
+    lean = next((path for path in target.paths if type(path) is Lean), None)
     if target.fixed is not None:
         lean = target.fixed.lean
     if lean is not None:
@@ -175,8 +177,8 @@ def _timed(
     target: HFTarget, requests: list[Request], context: int, repeats: int, theirs: Mapping[str, _Other]
 ) -> Iterator[Forward]:
     def along(path: list[ForwardPath]) -> torch.Tensor:
-        target.paths = path
-        return target.score(requests)[-1].logits
+        with target.using(*path):
+            return target.score(requests)[-1].logits
 
     paths = paths_of(target)
     others = {name: other.read(requests[0]) for name, other in theirs.items()}
