@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,10 +18,12 @@ from torch import Tensor, nn
 import families
 import paceline
 from families import build
+from paceline.targets import cache as cache_rows
 from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.hf.fused.path import Fused
 from paceline.targets.hf.integers import kernels
 from paceline.targets.hf.lean import Lean
+from paceline.targets.hf.path import ForwardJob
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree
@@ -178,6 +183,10 @@ def give_a_bias(model: Any) -> None:
     layer.bias = nn.Parameter(torch.full_like(layer.weight[:, 0], 6.0), requires_grad=False)
 
 
+def write_through_data(model: Any) -> None:
+    model.model.layers[0].input_layernorm.weight.data.mul_(6.0)
+
+
 def write_to_the_embedding(model: Any) -> None:
     model.model.embed_tokens.weight.copy_(model.model.embed_tokens.weight.roll(1, 0))
 
@@ -205,7 +214,15 @@ def swap_the_activation(model: Any) -> None:
 
 CHANGES = [
     *(replace_a_norm, write_to_a_norm, replace_a_weight, write_to_a_weight, move_a_weight, give_a_bias),
-    *(write_to_the_embedding, replace_a_layer, change_eps, hook_a_layer, hook_the_embedding, swap_the_activation),
+    *(
+        write_through_data,
+        write_to_the_embedding,
+        replace_a_layer,
+        change_eps,
+        hook_a_layer,
+        hook_the_embedding,
+        swap_the_activation,
+    ),
 ]
 
 
@@ -223,8 +240,17 @@ def test_what_an_owner_changes_takes_effect(change: Any, dtype: torch.dtype) -> 
         assert apart(was, theirs) > 2 * apart(ours, theirs)
 
 
-@pytest.mark.parametrize("fails", ["in compiling", "in what it finds"])
-def test_a_forward_that_is_wrong_here_is_left_to_torch(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        (
+            "in compiling",
+            "a forward is left to torch, for numba does not compile it (SyntaxError: no such instruction)",
+        ),
+        ("in what it finds", "a forward is left to torch, for it finds other numbers than torch"),
+    ],
+)
+def test_a_forward_that_is_wrong_here_is_left_to_torch(fails: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Fused._run
 
     def wrong(self: Fused, job: Any) -> Any:
@@ -238,8 +264,7 @@ def test_a_forward_that_is_wrong_here_is_left_to_torch(fails: str, monkeypatch: 
     monkeypatch.setattr(Fused, "_run", wrong)
     target = compiled("llama", torch.float32)
     assert type(target.paths[0]) is Lean
-    assert target.note is not None
-    assert target.note.startswith("forwards are left to torch, for numba does not compile them (")
+    assert target.note == said
 
 
 def test_models_are_compiled_that_are_opened_by_name_and_no_others(tmp_path: Path) -> None:
@@ -267,3 +292,79 @@ def test_all_methods_write_the_same_text_bit_by_bit() -> None:
     }
     assert len(chosen["plain"]) == 40
     assert chosen["plain"] == chosen["lookup"] == chosen["auto"]
+
+
+def test_layers_of_unequal_size_are_left_to_torch() -> None:
+    model = build("llama").requires_grad_(False)
+    mlp = model.model.layers[1].mlp
+    for name in ("gate_proj", "up_proj"):
+        setattr(mlp, name, nn.Linear(model.config.hidden_size, 24, bias=False).requires_grad_(False))
+    mlp.down_proj = nn.Linear(24, model.config.hidden_size, bias=False).requires_grad_(False)
+    target = HFTarget(model)
+    target.compiles = True
+    prepare(target)
+    assert type(target.paths[0]) is Lean
+    assert target.note == "a forward is left to torch, for some layers are computed in another way"
+
+
+def test_a_weight_of_another_size_than_its_layer_says_is_not_read() -> None:
+    target = compiled("llama", torch.float32)
+    fused = target.paths[0]
+    head = target.model.lm_head
+    head.weight = nn.Parameter(head.weight.detach()[:8].clone(), requires_grad=False)
+    assert not fused.takes(ForwardJob([Request.of_prompt(target.open(), tokens(5))]))
+
+
+def test_wider_layers_get_wider_memory() -> None:
+    target = compiled("llama", torch.float32)
+    wide = target.model.config.intermediate_size + 64
+    for layer in target.model.model.layers:
+        for name in ("gate_proj", "up_proj"):
+            setattr(layer.mlp, name, nn.Linear(target.model.config.hidden_size, wide, bias=False).requires_grad_(False))
+        layer.mlp.down_proj = nn.Linear(wide, target.model.config.hidden_size, bias=False).requires_grad_(False)
+    fused, lean = paths_of(target)
+    for ours, theirs in zip(scored(target, fused), scored(target, lean), strict=True):
+        assert apart(ours, theirs) < CLOSE[torch.float32]
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_memory_that_grows_may_be_interrupted(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, text = target_of("llama"), tokens(60, 1)
+    rows, moved, calls = filled(target, text[:20]), cache_rows._moved, itertools.count(1)
+
+    def interrupted(*given: Any) -> Tensor:
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        return moved(*given)
+
+    monkeypatch.setattr(cache_rows, "_moved", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        target.submit([Request.of_prompt(rows, text[20:])]).result()
+    rows.rewind(20)
+    found = [target.submit([Request.of_prompt(rows, text[20:], ends_prompt=True)]).result()[0].logits]
+    again = (
+        target.submit([Request.of_prompt(filled(target, text[:20]), text[20:], ends_prompt=True)]).result()[0].logits
+    )
+    assert torch.equal(found[0], again)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
+def test_torchs_default_type_does_not_matter(kind: torch.dtype) -> None:
+    wanted = paceline.load("pocket").generate("Once upon a time", max_new_tokens=12, seed=1).tokens
+    torch.set_default_dtype(kind)
+    try:
+        assert paceline.load("pocket").generate("Once upon a time", max_new_tokens=12, seed=1).tokens == wanted
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_without_a_compiler_torch_computes_and_a_note_says_so() -> None:
+    script = "import paceline; t = paceline.load('pocket').target; print(type(t.paths[0]).__name__, t.note)"
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+    )
+    assert found.stdout.startswith("Lean a forward is left to torch, for numba does not compile it (")

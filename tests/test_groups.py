@@ -79,9 +79,26 @@ def test_a_model_in_4_bits_says_so_and_its_head_has_8() -> None:
 
 
 def test_what_4_bits_cannot_be_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.targets.hf.integers.target.why_not_compiled", lambda: "numba is not installed")
-    with pytest.raises(InputError, match="quantize=int4 needs compiled products, and numba is not installed"):
-        paceline.load("pocket", quantize="int4")
+    with monkeypatch.context() as patch:
+        patch.setattr("paceline.targets.hf.integers.target.without_numba", lambda: "numba is not installed")
+        with pytest.raises(InputError, match="quantize=int4 needs compiled products, and numba is not installed"):
+            paceline.load("pocket", quantize="int4")
     families.save("gpt2", tmp_path)
     with pytest.raises(InputError, match="quantize=int4 knows models built like"):
         paceline.load(tmp_path, quantize="int4")
+
+
+def test_products_that_are_wrong_here_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = kernels.CompiledNibbles.__call__
+
+    def wrong(self: kernels.CompiledNibbles, rows: torch.Tensor) -> torch.Tensor:
+        return right(self, rows) + (len(rows) == 5)
+
+    assert kernels.obstacle_to_nibbles() is None
+    kernels.obstacle_to_nibbles.cache_clear()
+    monkeypatch.setattr(kernels.CompiledNibbles, "__call__", wrong)
+    try:
+        with pytest.raises(InputError, match="compiles wrong sums; use quantize=int8"):
+            paceline.load("pocket", quantize="int4")
+    finally:
+        kernels.obstacle_to_nibbles.cache_clear()

@@ -68,4 +68,5 @@ def _digest(function: Any) -> str:
 
 @cache
 def _digest_of(folder: Path) -> str:
-    return hashlib.sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.py")))).hexdigest()
+    sources = [Path(__file__), *sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()

@@ -112,7 +112,7 @@ def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution
     compiled = kernels()
     if compiled is None or sampling.top_k or sampling.top_p < 1 or row.dtype != torch.float32 or len(row) <= SMALL:
         return None
-    scores, (noise, index), ids = row.contiguous().numpy(), coins, np.empty(ROOM, np.int64)
+    scores, (noise, index), ids = row.contiguous().numpy(force=True), coins, np.empty(ROOM, np.int64)
     warps = float(sampling.temperature), float(sampling.min_p)
     peak, count = compiled.contesting(scores, *warps, index, noise.sample, *noise.key, ids)
     if count == 1:

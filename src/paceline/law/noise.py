@@ -124,7 +124,15 @@ def _plain(values: Ids) -> Ids:
 @cache
 def kernels() -> ModuleType | None:
     """The compiled functions of this room; None where there are none. Then numpy draws the noise, more slowly."""
-    return exact("paceline.law.kernels", lambda module: _draws(module.uniforms) == _draws(_drawn))
+    return exact("paceline.law.kernels", lambda module: _draws(module.uniforms) == _draws(_drawn) and _contests(module))
+
+
+def _contests(module: ModuleType) -> bool:
+    """Whether a score far above the others wins alone."""
+    scores, ids = np.zeros(300, np.float32), np.empty(512, np.int64)
+    scores[250] = 100.0
+    peak, count = module.contesting(scores, 1.0, 0.0, 5, 3, 7, 11, ids)
+    return bool(peak == 100.0 and count == 1 and ids[0] == 250)
 
 
 def _draws(uniforms: Callable[..., bool]) -> list[float]:

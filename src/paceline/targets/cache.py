@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,12 +58,14 @@ class LayerRows:
     def make_room(self, end: int, used: int, heads: int, width: int, dtype: torch.dtype) -> None:
         """Buffers for rows up to ``end``, of which the first ``used`` are kept."""
         if self.keys is None or self.values is None:
-            self.capacity = max(self.capacity, end)
-            like = torch.empty((1, heads, 1, width), dtype=dtype)
-            self.keys, self.values = _room(like, self.capacity), _room(like, self.capacity)
+            capacity = max(self.capacity, end)
+            like = torch.empty((1, heads, 1, width), dtype=dtype, device="cpu")
+            self.keys, self.values = _room(like, capacity), _room(like, capacity)
+            self.capacity = capacity
         elif end > self.capacity:
-            self.capacity = max(end, 2 * self.capacity)
-            self.keys, self.values = _moved(self.keys, self.capacity, used), _moved(self.values, self.capacity, used)
+            capacity = max(end, 2 * self.capacity)
+            self.keys, self.values = _moved(self.keys, capacity, used), _moved(self.values, capacity, used)
+            self.capacity = capacity  # last, so an interrupted layer does not claim more than it has
         assert self.keys.dtype == self.values.dtype == dtype, "rows have one type as long as they are kept"
         self.filled = end
 
@@ -105,6 +108,8 @@ class CacheRows(Rows):
         self._capacity = capacity
         self.layers: dict[int, LayerRows] = {}
         self._places: Ints | None = None
+        self._kind: tuple[Any, ...] = ()
+        """Of the layers whose places these are."""
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> LayerRows:
         """Write the rows that were last noted, in one layer."""
@@ -119,14 +124,16 @@ class CacheRows(Rows):
         """For each layer how many rows its buffers have room for, and the addresses of its keys and of its values.
         There is room for the ``fresh`` rows that were last noted, which somebody else writes."""
         end = self.committed + self.tentative
-        if self._places is None or len(self._places) != len(layers) or end > self._places[:, 0].min():
+        kind = (tuple(layers), heads, width, dtype)
+        if self._places is None or kind != self._kind or end > self._places[:, 0].min():
+            self._places = None  # layers move one after the other, and may be interrupted
             found = list[tuple[int, int, int]]()
             for layer in layers:
                 rows = self.layers.setdefault(layer, LayerRows(self._capacity))
                 rows.make_room(end, end - fresh, heads, width, dtype)
                 assert rows.keys is not None and rows.values is not None, "there is room"
                 found.append((rows.capacity, rows.keys.data_ptr(), rows.values.data_ptr()))
-            self._places = np.array(found, np.int64)
+            self._places, self._kind = np.array(found, np.int64), kind
         for rows in self.layers.values():
             rows.filled = end
         return self._places

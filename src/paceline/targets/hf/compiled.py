@@ -37,7 +37,10 @@ def compiling_pays(model: Any) -> bool:
     if largest is None or parameter_count(model) < SMALL:
         return True
     kind = model.dtype, largest.in_features, largest.out_features
-    return slowness_of_compiling(*kind, torch.get_num_threads()) < SLOWER
+    try:
+        return slowness_of_compiling(*kind, torch.get_num_threads()) < SLOWER
+    except Exception:  # compilers raise errors of every kind; where the path is made, a note names them
+        return True
 
 
 @once

@@ -21,19 +21,21 @@ PREFIX, DRAFT = 6, 5
 
 def use_compiled(target: HFTarget, lean: Lean) -> None:
     """Use compiled forwards if their rows are those of the lean path, up to the rounding of kernels."""
-    path = compiled_beside(lean) if target.compiles else None
-    if path is None:
+    if not target.compiles:
         return
     try:
-        if not agree(target, path, lean, 1.0):
-            raise ArithmeticError("other numbers than torch's")
+        path = compiled_beside(lean)
+        if path is not None and not gap(target, *(_read_and_scored(target, each) for each in (path, lean))):
+            path.trusted = True
+            target.paths.insert(target.paths.index(lean), path)
+            return
+        why = "some layers are computed in another way" if path is None else "it finds other numbers than torch"
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # compilers raise errors of every kind
-        target.note = f"forwards are left to torch, for numba does not compile them ({short(error)})"
-        return
-    path.trusted = True
-    target.paths.insert(target.paths.index(lean), path)
+        why = f"numba does not compile it ({short(error)})"
+    target.note = f"a forward is left to torch, for {why}"
+    target.pack(compiled=False)
 
 
 def agree(target: HFTarget, one: ForwardPath, other: ForwardPath, share: float) -> bool:

@@ -151,11 +151,11 @@ class HFTarget(Target):
         with persistent_tensors():
             return self.anatomy.logits(states)
 
-    def pack(self) -> HFTarget:
+    def pack(self, *, compiled: bool = True) -> HFTarget:
         """Have forwards compiled where that is fastest, or else pack the weights for this machine's kernels where that
         helps. Packed weights cannot be changed afterwards."""
         model = self._own.model
-        self.compiles = compiling_pays(model)
+        self.compiles = compiled and compiling_pays(model)
         if self.compiles:
             return self
         pays = packing_pays(model)

@@ -24,8 +24,8 @@ class BundledTarget(HFTarget):
         self._lean = lean
         self.paths = [lean, _Whole(self)]
 
-    def pack(self) -> HFTarget:
-        super().pack()
+    def pack(self, *, compiled: bool = True) -> HFTarget:
+        super().pack(compiled=compiled)
         use_compiled(self, self._lean)
         return self
 

@@ -22,7 +22,7 @@ from paceline.targets.hf.variants import Inspection
 from paceline.tree import Ints
 
 States = NDArray[np.float32]
-LIKE = torch.empty(0)
+LIKE = torch.empty(0, dtype=torch.float32, device="cpu")
 """Rotary angles are in its type."""
 
 
@@ -51,6 +51,7 @@ class Fused(Lean):
         try:
             if not self._weights.are_of(self.modules):
                 self._weights = PlacedWeights(self.modules, self._value_steps)
+                self._space = Workspace(self._weights)
         except (Unplaceable, AttributeError, KeyError):
             return False
         return True
@@ -67,7 +68,7 @@ class Fused(Lean):
         places = np.array([text.ctypes.data for text in texts], np.int64)
         whole = last in outputs.want.hidden  # then all rows are normed
         chosen = np.arange(count) if outputs.logit_rows is None else outputs.logit_rows.numpy()
-        logits = torch.empty(0 if whole else len(chosen), weights.vocabulary)
+        logits = _logits(0 if whole else len(chosen), weights)
         table = self._table(states, logits, chosen)
         table[at.ROWS], table[at.EXTRAS], table[at.TEXTS] = rows.ctypes.data, further.ctypes.data, places.ctypes.data
         table[at.ANGLES] = angles.data_ptr()
@@ -96,7 +97,7 @@ class Fused(Lean):
     def _unembedded(self, states: States) -> torch.Tensor:
         """Logits of states behind the last layer, which are written to."""
         last = len(self._weights.layers)
-        logits = torch.empty(len(states), self._weights.vocabulary)
+        logits = _logits(len(states), self._weights)
         rows = np.arange(len(states))
         table = self._table(states, logits, rows)
         table[at.FIRST], table[at.LAST], table[at.HEAD] = last, last, 1
@@ -111,3 +112,8 @@ class Fused(Lean):
         table[at.STATES], table[at.LOGITS] = states.ctypes.data, logits.data_ptr()
         table[at.CHOICE] = chosen.ctypes.data
         return table
+
+
+def _logits(rows: int, weights: PlacedWeights) -> torch.Tensor:
+    """Memory for logits, whatever torch's defaults are."""
+    return torch.empty((rows, weights.vocabulary), dtype=torch.float32, device="cpu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter, itemgetter, methodcaller
+from operator import itemgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from paceline.targets.hf.fused.forward import forward
 from paceline.targets.hf.fused.stages import OWN
 from paceline.targets.hf.fused.team import Table
 from paceline.targets.hf.fused.tiles import OUTPUTS, SPAN, Nibbles
-from paceline.targets.hf.fused.weights import KINDS, OF_TYPE, Kind, Weights, can_be, of_floats
+from paceline.targets.hf.fused.weights import KINDS, OF_TYPE, Kind, Weights, can_be, of_floats, padded
 from paceline.targets.hf.integers.kernels import Compiled
 from paceline.targets.hf.integers.linear import IntegerLinear
 from paceline.targets.hf.integers.operations import coarseness
@@ -31,7 +31,7 @@ VALUE_BITS = 23
 """Next to 1.5 * 2^23 steps, floats are a step apart."""
 LINE = 16
 """Floats of a cache line."""
-WEIGHT, BIAS, VERSION = methodcaller("get", "weight"), methodcaller("get", "bias"), attrgetter("_version")
+WEIGHT, BIAS = methodcaller("get", "weight"), methodcaller("get", "bias")
 EPSILON, NUMBERS = itemgetter("variance_epsilon"), itemgetter("scaling", "layer_idx", "head_dim")
 """Read from many modules in loops that run in C."""
 
@@ -51,9 +51,6 @@ class PlacedWeights:
         self._tensors: list[torch.Tensor] = []
         self._addresses: list[int] = []
         """Of these. As long as tables name them, their memory stays."""
-        self._copied: list[torch.Tensor] = []
-        self._versions: list[int] = []
-        """Of vectors in a narrower type, which floats are made of."""
         self._kept: list[object] = []
         self._parameters: list[dict[str, Any]] = []
         self._norms: list[dict[str, Any]] = []
@@ -111,7 +108,6 @@ class PlacedWeights:
             modules is self._modules
             and self._snapshot.unchanged()
             and list(map(torch.Tensor.data_ptr, self._tensors)) == self._addresses
-            and list(map(VERSION, self._copied)) == self._versions
             and self._read() == self._facts
         )
 
@@ -124,7 +120,7 @@ class PlacedWeights:
     def _norm(self, norm: Any, size: int) -> tuple[int, float]:
         self._norms.append(vars(norm))
         self._parameters.append(norm._parameters)
-        return self._floats(norm._parameters["weight"], size), float(norm.variance_epsilon)
+        return self._vector(norm._parameters["weight"], size), float(norm.variance_epsilon)
 
     def _linear(self, linear: nn.Module, kind: Kind, shape: tuple[int, int]) -> tuple[int, int, int, int, int]:
         """A linear layer's addresses."""
@@ -135,6 +131,8 @@ class PlacedWeights:
         given: Any = linear
         if weights.kind != kind or (_outputs(linear), int(given.in_features)) != (outputs, inputs) or first % OUTPUTS:
             raise Unplaceable
+        if first + outputs > weights.outputs or weights.inputs != padded(kind, inputs):
+            raise Unplaceable
         for tensor in (weights.memory, weights.scales, weights.multipliers):
             if tensor is not None:
                 self._hold(tensor)
@@ -142,20 +140,16 @@ class PlacedWeights:
         if (weight := linear._parameters.get("weight")) is not None:
             self._hold(weight)
         bias = linear._parameters.get("bias")
-        return weights.at(first, 0 if bias is None else self._floats(bias, outputs))
+        return weights.at(first, 0 if bias is None else self._vector(bias, outputs))
 
-    def _floats(self, tensor: torch.Tensor | None, size: int) -> int:
-        """The address of a vector in float32, or of a copy in it."""
+    def _vector(self, tensor: torch.Tensor | None, size: int) -> int:
+        """The address of a norm's weight or of a bias, which is in the type of keys and values."""
         if tensor is None or tensor.shape != (size,) or not tensor.is_contiguous() or tensor.device.type != "cpu":
             raise Unplaceable
+        if tensor.dtype != self.dtype:
+            raise Unplaceable
         self._hold(tensor)
-        if tensor.dtype == torch.float32:
-            return tensor.data_ptr()
-        copy = tensor.detach().float()
-        self._copied.append(tensor)
-        self._versions.append(tensor._version)
-        self._kept.append(copy)
-        return copy.data_ptr()
+        return tensor.data_ptr()
 
     def _hold(self, tensor: torch.Tensor) -> None:
         self._tensors.append(tensor)
@@ -247,16 +241,18 @@ class Workspace:
         job[self._fields] = self._places
 
     def _grow(self, rows: int, length: int, threads: int) -> None:
-        if rows > self._rows:
+        had = self._rows, self._length, self._threads
+        self._rows = self._length = self._threads = 0  # an interruption leaves nothing that is promised
+        if rows > had[0]:
             self._memory |= {place: np.empty((rows, size), kind) for place, (size, kind) in self._sizes.items()}
-        if length > self._length or threads > self._threads:
-            self._length, self._threads = 2 * length, threads
-            floats = -(-(self._own + self._group * self._length) // LINE) * LINE
-            self._memory[at.SCRATCH] = np.empty((threads, floats), np.float32)
-        self._rows = rows
+        if length > had[1] or threads > had[2]:
+            had = rows, max(2 * length, had[1]), max(threads, had[2])
+            floats = -(-(self._own + self._group * had[1]) // LINE) * LINE
+            self._memory[at.SCRATCH] = np.empty((had[2], floats), np.float32)
         self._fields = [*self._memory, at.SCRATCH_SIZE]
         places = [memory.ctypes.data for memory in self._memory.values()]
         self._places = np.array([*places, self._memory[at.SCRATCH].strides[0]], np.int64)
+        self._rows, self._length, self._threads = rows, had[1], had[2]
 
 
 def rows_of(requests: Sequence[Request]) -> tuple[Table, Table]:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from paceline.compiled import native
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.tiles import OUTPUTS, Brains, Bytes, Floats, Given, Nibbles, Tile, long
-from paceline.targets.hf.fused.vector import FLOAT, LONG, Built
+from paceline.targets.hf.fused.vector import FLOAT, INT, LONG, SHORT, Built
 
 
 class _Product:
@@ -92,9 +93,18 @@ class _Product:
         place = self._place(self._result, builder.add(builder.mul(row, self._stride), output))
         with builder.if_else(builder.icmp_signed("!=", self._bias, long(0))) as (then, otherwise):
             with then:
-                builder.store(builder.fadd(value, self._float(self._bias, output)), place)
+                builder.store(builder.fadd(value, self._of_bias(output)), place)
             with otherwise:
                 builder.store(value, place)
+
+    def _of_bias(self, output: Any) -> Any:
+        """In the type of the weights, where these are floats."""
+        if self._kind is not Brains:
+            return self._float(self._bias, output)
+        builder = self._builder
+        place = builder.add(self._bias, builder.shl(output, long(1)))
+        half = builder.load(builder.inttoptr(place, SHORT.as_pointer()))
+        return builder.bitcast(builder.shl(builder.zext(half, INT), ir.Constant(INT, 16)), FLOAT)
 
     def _float(self, address: Any, number: Any) -> Any:
         return self._builder.load(self._place(address, number))

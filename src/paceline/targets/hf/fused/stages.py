@@ -85,11 +85,18 @@ def _squares(values: Any, count: int) -> float:
 
 
 @compiled()
-def normed(values: Any, weight: Any, eps: float, count: int, result: Any) -> None:
-    """A root-mean-square norm in doubles, rounded once."""
+def normed(values: Any, weight: int, narrow: int, eps: float, count: int, result: Any) -> None:
+    """A root-mean-square norm in doubles, rounded once. The weight is in bfloat16 where it is ``narrow``."""
     factor = 1.0 / root(_squares(values, count) / count + eps)
+    if narrow:
+        halves = shorts_at(weight)
+        for place in range(count):
+            wide = float_of(int32(halves[place]) << int32(16))
+            result[place] = float32(float64(values[place]) * factor * float64(wide))
+        return
+    floats = floats_at(weight)
     for place in range(count):
-        result[place] = float32(float64(values[place]) * factor * float64(weight[place]))
+        result[place] = float32(float64(values[place]) * factor * float64(floats[place]))
 
 
 @compiled()
@@ -169,7 +176,7 @@ def entered(job: int, row: int, weight: int, eps: float, pending: int, form: int
             states[place] = states[place] + found[place]
     if weight:
         place = J[at.NORMED] + 4 * row * width
-        normed(states, floats_at(weight), eps, width, floats_at(place))
+        normed(states, weight, J[at.NARROW], eps, width, floats_at(place))
         if form != at.FLOATS:
             prepared(job, place, width, row, form)
 
@@ -203,7 +210,7 @@ def _prepared(job: int, row: int, head: int, norm: int, eps: float, spare: int) 
     size = J[at.SIZE]
     values, before, half = floats_at(head), floats_at(spare), size // 2
     if norm:
-        normed(values, floats_at(norm), eps, size, values)
+        normed(values, norm, J[at.NARROW], eps, size, values)
     angles = J[at.ANGLES] + 8 * longs_at(J[at.ROWS] + 8 * at.ROW * row)[at.POSITION] * size
     cosines, sines = floats_at(angles), floats_at(angles + 4 * size)
     for place in range(size):

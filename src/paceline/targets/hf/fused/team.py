@@ -22,7 +22,8 @@ Table = NDArray[np.int64]
 
 APART = 16
 """Counters lie so many whole numbers apart, each on a cache line of its own."""
-CALLS, DONE, MEETING, TASK, STOP, ASLEEP = (place * APART for place in range(6))
+CALLS, DONE, MEETING, TASK, STOP, ASLEEP, LED = (place * APART for place in range(7))
+COUNTERS = 7 * APART
 WAITS = 100_000
 """Looks for work before a thread sleeps: a few milliseconds."""
 
@@ -51,8 +52,12 @@ def serve(control: int, thread: int, seen: int) -> int:
 
 @compiled(public=True)
 def lead(control: int, task: int, others: int) -> None:
-    """Compute a job with the others, and wait until they have left it."""
-    call(longs_at(task)[at.FUNCTION], task, 0)
+    """Compute a job with the others, and wait until they have left it. Once for each call, however often it is asked
+    for."""
+    C = longs_at(control)
+    if C[LED] != C[CALLS] or others == 0:
+        C[LED] = C[CALLS]
+        call(longs_at(task)[at.FUNCTION], task, 0)
     wait(control + 8 * DONE, others)
 
 
@@ -70,7 +75,7 @@ class Team:
     """Begun when a job first wants more than one thread. One job at a time."""
 
     def __init__(self) -> None:
-        self._control: Table = np.zeros(6 * APART, np.int64)
+        self._control: Table = np.zeros(COUNTERS, np.int64)
         self._address = self._control.ctypes.data
         self._threads: list[tuple[threading.Thread, threading.Event]] = []
         self._busy = threading.Lock()
@@ -86,13 +91,20 @@ class Team:
             if job[at.THREADS] <= 1:
                 lead(self._address, job.ctypes.data, 0)
                 return
-            calls = self._calls
-            try:
-                self._call()
-            finally:
-                if self._calls > calls:
+            calls, heard = self._calls, None
+            while True:
+                try:
+                    if self._calls == calls:
+                        self._call()
                     self._wake()  # perhaps again
                     lead(self._address, job.ctypes.data, len(self._threads))
+                    break
+                except BaseException as interruption:
+                    if self._calls == calls or heard is not None:
+                        raise
+                    heard = interruption  # others compute already, and wait for this thread
+            if heard is not None:
+                raise heard
 
     @property
     def _calls(self) -> int:
@@ -144,7 +156,7 @@ class Team:
         for thread, _ in self._threads:
             thread.join(1.0)
         if any(thread.is_alive() for thread, _ in self._threads):
-            self._control = np.zeros(6 * APART, np.int64)  # theirs says for ever that they are to end
+            self._control = np.zeros(COUNTERS, np.int64)  # theirs says for ever that they are to end
             self._address = self._control.ctypes.data
         self._threads.clear()
         self._control[STOP] = 0

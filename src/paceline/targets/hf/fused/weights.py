@@ -70,6 +70,12 @@ def can_be(kind: Kind, inputs: int) -> bool:
     return kind.form != at.FLOATS or inputs % LANES == 0
 
 
+def padded(kind: Kind, inputs: int) -> int:
+    """Inputs with the zeros that are added to them."""
+    step = {at.FLOATS: 1, at.SHORTS: Bytes.STEP, at.BYTES: Nibbles.STEP}[kind.form]
+    return -(-inputs // step) * step
+
+
 def of_floats(weight: torch.Tensor) -> Weights | None:
     """A weight as it is, row by row."""
     kind = OF_TYPE.get(weight.dtype)
@@ -81,10 +87,10 @@ def of_floats(weight: torch.Tensor) -> Weights | None:
 def of_bytes(weight: torch.Tensor, scales: torch.Tensor) -> Weights:
     """A weight of 8-bit integers: the steps of some outputs by turns, and what is left of the outputs row by row."""
     outputs, inputs = weight.shape
-    padded = -(-inputs // Bytes.STEP) * Bytes.STEP
-    whole = weight if padded == inputs else torch.nn.functional.pad(weight, (0, padded - inputs))
+    wide = padded(KINDS["bytes"], inputs)
+    whole = weight if wide == inputs else torch.nn.functional.pad(weight, (0, wide - inputs))
     memory = in_large_pages(together(whole, Bytes.STEP_BYTES))
-    return Weights(KINDS["bytes"], outputs, padded, memory, scales.contiguous())
+    return Weights(KINDS["bytes"], outputs, wide, memory, scales.float().contiguous())
 
 
 def bytes_of(weights: Weights) -> torch.Tensor:
@@ -96,15 +102,14 @@ def of_nibbles(values: torch.Tensor, multipliers: torch.Tensor, scales: torch.Te
     """A weight of integers from -8 to 7, each ``[outputs, inputs]``, of whole numbers that its groups are multiplied
     with, ``[outputs, groups]``, and of a scale for each output. `groups_of` says which inputs are a group."""
     outputs, inputs = values.shape
-    padded = -(-inputs // Nibbles.STEP) * Nibbles.STEP
-    raised = torch.full((outputs, padded), 8, dtype=torch.uint8)
+    wide = padded(KINDS["nibbles"], inputs)
+    raised = torch.full((outputs, wide), 8, dtype=torch.uint8)
     raised[:, :inputs] = values + 8
     steps = raised.view(outputs, -1, 2, Nibbles.STEP_BYTES)
     both = (steps[:, :, 0] | steps[:, :, 1] << 4).view(outputs, -1)
     memory = in_large_pages(together(both, Nibbles.STEP_BYTES).view(torch.int8))
-    return Weights(
-        KINDS["nibbles"], outputs, padded, memory, scales.contiguous(), multipliers.to(torch.int16).contiguous()
-    )
+    lines = multipliers.to(torch.int16).contiguous()
+    return Weights(KINDS["nibbles"], outputs, wide, memory, scales.float().contiguous(), lines)
 
 
 def nibbles_of(weights: Weights) -> torch.Tensor:
@@ -154,7 +159,8 @@ def in_large_pages(memory: torch.Tensor) -> torch.Tensor:
 def product(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
     """Scaled sums ``[n, outputs]`` of rows ``[n, inputs]`` of whole numbers, or of floats where the weight has them."""
     prepared = _prepared(rows, weights)
-    found, steps = torch.empty(len(rows), weights.outputs), torch.ones(len(rows))
+    like = torch.empty(0, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
+    found, steps = like.new_empty((len(rows), weights.outputs)), like.new_ones(len(rows))
     job = np.zeros(at.JOB, np.int64)
     job[at.FUNCTION], job[at.THREADS], job[at.COUNT] = forward.product(), torch.get_num_threads(), len(rows)
     job[at.WIDTH], job[at.VOCABULARY] = weights.inputs, weights.outputs

@@ -29,15 +29,20 @@ def in_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
 def _rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     outputs, inputs = weight.shape
     spans = -(-inputs // SPAN)
-    padded = torch.zeros(outputs, spans * SPAN)
+    padded = torch.zeros((outputs, spans * SPAN), dtype=torch.float32, device="cpu")
     padded[:, :inputs] = weight
     groups = padded.view(outputs, spans, SPAN // (2 * PAIRS), PAIRS, 2)
     steps = _steps(groups)
-    largest = min(SHORT, INT // (-LOWEST * LARGEST_ROW * inputs))
+    largest = largest_multiplier(inputs)
     scales = steps.abs().amax((1, 2)).clamp_min(TINY) / largest
     multipliers = (steps / scales[:, None, None]).round_()
     values = _nearest(groups, multipliers * scales[:, None, None])
     return values.view(outputs, -1)[:, :inputs].to(torch.int8), multipliers.view(outputs, -1).to(torch.int16), scales
+
+
+def largest_multiplier(inputs: int) -> int:
+    """Sums of so many products then fit into 32 bits."""
+    return min(SHORT, INT // (-LOWEST * LARGEST_ROW * inputs))
 
 
 def _steps(groups: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from paceline.targets.hf.integers.groups import LOWEST, PAIRS, SPAN, largest_multiplier
 from paceline.targets.hf.speed import ROWS, relative
 
 if TYPE_CHECKING:
@@ -253,6 +254,33 @@ def obstacle() -> str | None:
     except Exception as error:
         return f"numba {numba.__version__} does not compile it ({short(error)})"
     return None if exact else f"numba {numba.__version__} compiles wrong sums"
+
+
+@cache
+def obstacle_to_nibbles() -> str | None:
+    """The same of products of 4-bit integers."""
+    if (why := obstacle()) is not None:
+        return why
+    import numba
+
+    try:
+        right = all(_finds_nibbles(inputs) for inputs in (32, 576, 1100))
+    except Exception as error:
+        return f"numba {numba.__version__} does not compile it ({short(error)})"
+    return None if right else f"numba {numba.__version__} compiles wrong sums"
+
+
+def _finds_nibbles(inputs: int) -> bool:
+    """Whether sums of 4-bit integers in groups are right, the largest ones too."""
+    outputs, count = 7, 5
+    values = torch.arange(outputs * inputs).mul(7).remainder(16).sub(8).view(outputs, inputs).to(torch.int8)
+    multipliers = torch.arange(outputs * -(-inputs // SPAN) * PAIRS).mul(31).remainder(401).sub(200).view(outputs, -1)
+    values[0], multipliers[:2] = LOWEST, largest_multiplier(inputs)
+    product = CompiledNibbles(values, multipliers, torch.ones(outputs, dtype=torch.float32))
+    rows = torch.arange(count * inputs).mul(17).remainder(2 * LARGEST + 1).sub(LARGEST).view(count, inputs)
+    rows[0] = LARGEST
+    wanted = (rows @ product.weight().long().t()).float()
+    return all(torch.equal(product(rows[:n].float()), wanted[:n]) for n in range(1, count + 1))
 
 
 def short(error: Exception) -> str:

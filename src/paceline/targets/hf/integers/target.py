@@ -13,7 +13,7 @@ from torch import nn
 
 from paceline.errors import InputError, UnsupportedModel
 from paceline.targets.base import Request
-from paceline.targets.hf.integers.kernels import Compiled
+from paceline.targets.hf.integers.kernels import Compiled, obstacle_to_nibbles, without_numba
 from paceline.targets.hf.integers.kernels import obstacle as why_not_compiled
 from paceline.targets.hf.integers.linear import Int4Linear, Int8Linear, IntegerLinear, Integers
 from paceline.targets.hf.integers.linear import quantized as rounded
@@ -52,7 +52,7 @@ class IntegerTarget(HFTarget):
         if like is not None:
             self.context_length, self.trusted, self.limits = like.context_length, like.trusted, like.limits
         self.context_length = self.context_length or LONGEST
-        if bits == 4 and (why := why_not_compiled()) is not None:
+        if bits == 4 and (why := obstacle_to_nibbles()) is not None:
             raise InputError(f"quantize=int4 needs compiled products, and {why}; use quantize=int8")
         _quantize(model, bits, stored)
         self._own = OwnForward(model, None, Mode.PACKED)
@@ -175,6 +175,8 @@ def check_place(
         raise kind(f"{what} computes in float32 between its integers; leave dtype out")
     if fixed_shapes:
         raise kind(f"{what} has no forwards of fixed shapes; leave fixed_shapes out")
+    if bits == 4 and (why := without_numba()) is not None:
+        raise InputError(f"{what} needs compiled products, and {why}; use quantize=int8")
     if not is_uniform():
         raise InputError(f"{what} needs kernels that treat all rows alike, and torch's here do not")
 
