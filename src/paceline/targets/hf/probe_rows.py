@@ -25,7 +25,7 @@ def use_compiled(target: HFTarget, lean: Lean) -> None:
         return
     try:
         path = compiled_beside(lean)
-        if path is not None and not gap(target, *(_read_and_scored(target, each) for each in (path, lean))):
+        if path is not None and not gap(target, _read_and_scored(target, path), _read_and_scored(target, lean)):
             path.trusted = True
             target.paths.insert(target.paths.index(lean), path)
             return
