@@ -191,3 +191,11 @@ class Knowing(Drafter):
                 true.pop(0)
                 last = len(found) - 1
         return DraftTree.build(found, parents, source=self.name)
+
+
+def mixed_requests(target: HFTarget, want: Want = NOTHING) -> list[Request]:
+    """A tree, a chain, a single row, and the end of a prompt, of texts of their own."""
+    tree = Request.of_tree(filled(target, tokens(37, 1)), 5, random_tree(3, 12), want)
+    chain = Request.of_tree(filled(target, tokens(9, 2)), 6, DraftTree.chain(tokens(16, 3)), want)
+    alone = Request.of_tree(filled(target, tokens(50, 4)), 7, DraftTree.chain([]), want)
+    return [tree, chain, alone, Request.of_prompt(filled(target, tokens(6, 5)), tokens(23, 6), want, ends_prompt=True)]

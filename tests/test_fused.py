@@ -30,7 +30,7 @@ from paceline.targets.hf.integers.target import IntegerTarget
 from paceline.targets.hf.integers.target import quantized as in_integers
 from paceline.targets.hf.lean import Lean
 from paceline.tree import DraftTree
-from scoring import filled, load_quietly, random_tree, tokens
+from scoring import filled, load_quietly, mixed_requests, tokens
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 """With windows, biases and norms of heads."""
@@ -72,19 +72,11 @@ def lean_of(target: IntegerTarget) -> Lean:
     return Lean(target._own, fused._inspection, fused._operations)
 
 
-def requests_of(target: IntegerTarget, want: Want) -> list[Request]:
-    """A tree, a chain, a single row, and the end of a prompt, of texts of their own."""
-    tree = Request.of_tree(filled(target, tokens(37, 1)), 5, random_tree(3, 12), want)
-    chain = Request.of_tree(filled(target, tokens(9, 2)), 6, DraftTree.chain(tokens(16, 3)), want)
-    alone = Request.of_tree(filled(target, tokens(50, 4)), 7, DraftTree.chain([]), want)
-    return [tree, chain, alone, Request.of_prompt(filled(target, tokens(6, 5)), tokens(23, 6), want, ends_prompt=True)]
-
-
 def scored(target: IntegerTarget, path: Lean, want: Want = NOTHING) -> list[Tensor]:
     """Logits, hidden states and early logits."""
     found = []
     with target.using(path):
-        for scores in target.submit(requests_of(target, want)).result():
+        for scores in target.submit(mixed_requests(target, want)).result():
             found += [scores.logits, *(scores.hidden(layer) for layer in sorted(want.hidden))]
             if want.early_exit is not None:
                 found.append(scores.early)
@@ -207,7 +199,7 @@ def test_layers_that_are_replaced_take_effect_or_are_refused() -> None:
     assert not torch.equal(scored(target, fused_of(target))[0], ours[0])
     hook = layer.mlp.down_proj.register_forward_hook(lambda *_: None)
     with pytest.raises(InputError, match="hooks or replaces"):
-        target.submit(requests_of(target, NOTHING))
+        target.submit(mixed_requests(target, NOTHING))
     hook.remove()
     assert scored(target, fused_of(target))
 

@@ -27,7 +27,7 @@ from paceline.targets.hf.path import ForwardJob
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree
-from scoring import apart, filled, load_quietly, random_tree, tokens
+from scoring import apart, filled, load_quietly, mixed_requests, random_tree, tokens
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 CLOSE = {torch.float32: 5e-5, torch.bfloat16: 0.5}
@@ -64,18 +64,10 @@ def paths_of(target: HFTarget) -> tuple[Fused, Lean]:
     return fused, lean
 
 
-def requests_of(target: HFTarget, want: Want = NOTHING) -> list[Request]:
-    """A tree, a chain, a single row, and the end of a prompt, of texts of their own."""
-    tree = Request.of_tree(filled(target, tokens(37, 1)), 5, random_tree(3, 12), want)
-    chain = Request.of_tree(filled(target, tokens(9, 2)), 6, DraftTree.chain(tokens(16, 3)), want)
-    alone = Request.of_tree(filled(target, tokens(50, 4)), 7, DraftTree.chain([]), want)
-    return [tree, chain, alone, Request.of_prompt(filled(target, tokens(6, 5)), tokens(23, 6), want, ends_prompt=True)]
-
-
 def scored(target: HFTarget, path: Lean, want: Want = NOTHING) -> list[Tensor]:
     found = []
     with target.using(path):
-        for scores in target.submit(requests_of(target, want)).result():
+        for scores in target.submit(mixed_requests(target, want)).result():
             found += [scores.logits, *(scores.hidden(layer) for layer in sorted(want.hidden))]
             if want.early_exit is not None:
                 found.append(scores.early)
@@ -102,7 +94,7 @@ def test_it_rounds_less_than_torchs_operations(name: str) -> None:
     target = target_of(name, torch.bfloat16)
     fused, lean = paths_of(target)
     wide = HFTarget(build(name, torch.bfloat16).requires_grad_(False).float())
-    exact = [scores.logits for scores in wide.submit(requests_of(wide)).result()]
+    exact = [scores.logits for scores in wide.submit(mixed_requests(wide)).result()]
     off = [
         [apart(ours, right) for ours, right in zip(scored(target, path), exact, strict=True)] for path in (fused, lean)
     ]
@@ -115,8 +107,8 @@ def test_it_rounds_less_than_torchs_operations(name: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, threads: int, dtype: torch.dtype) -> None:
     target = target_of(name, dtype)
-    together = target.submit(requests_of(target)).result()
-    for scores, request in zip(together, requests_of(target), strict=True):
+    together = target.submit(mixed_requests(target)).result()
+    for scores, request in zip(together, mixed_requests(target), strict=True):
         [apart_] = target.submit([request]).result()
         assert torch.equal(scores.logits, apart_.logits)
     tree, text = random_tree(3, 12), tokens(37, 1)
@@ -230,11 +222,11 @@ CHANGES = [
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_an_owner_changes_takes_effect(change: Any, dtype: torch.dtype) -> None:
     target = compiled("llama", dtype)
-    before = [scores.logits for scores in target.submit(requests_of(target)).result()]
+    before = [scores.logits for scores in target.submit(mixed_requests(target)).result()]
     change(target.model)
-    after = [scores.logits for scores in target.submit(requests_of(target)).result()]
+    after = [scores.logits for scores in target.submit(mixed_requests(target)).result()]
     with target.using(target.own):
-        own = [scores.logits for scores in target.submit(requests_of(target)).result()]
+        own = [scores.logits for scores in target.submit(mixed_requests(target)).result()]
     for was, ours, theirs in zip(before, after, own, strict=True):
         assert apart(ours, theirs) < 4 * CLOSE[dtype]
         assert apart(was, theirs) > 2 * apart(ours, theirs)
