@@ -25,7 +25,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> MadeClock:
 @pytest.fixture
 def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forwards in floats are left to torch's operations, and weights are packed for them."""
-    monkeypatch.setattr("paceline.targets.hf.target.compiling_pays", lambda model: False)
+    for place in ("target", "load"):
+        monkeypatch.setattr(f"paceline.targets.hf.{place}.compiling_pays", lambda model: False)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -45,7 +45,9 @@ def test_methods_and_other_libraries_write_a_suite(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    code, said, _ = say(bench(suite, out, *FLOAT32, "--temperature", "0", "--peer", PEERS, "--json"), capsys)
+    code, said, _ = say(
+        bench(suite, out, *FLOAT32, "--temperature", "0", "--planner", "fixed:3", "--peer", PEERS, "--json"), capsys
+    )
     assert code == 0
     found = json.loads(said.splitlines()[-1])
     names = ["plain", "lookup", "assistant", "auto", *PEERS.split(",")]

@@ -23,6 +23,8 @@ from paceline.targets.place import free_memory
 from paceline.tree import DraftTree
 from scoring import load_quietly, score, tokens
 
+pytestmark = pytest.mark.usefixtures("not_compiled")
+
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> list[float]:
