@@ -366,7 +366,7 @@ def test_a_planner_without_measurements_names_the_command() -> None:
 
 def test_what_was_calibrated_is_found_by_the_planner() -> None:
     target, drafter = tabled(), make_drafter("lookup")
-    plan = Plan(max_nodes=6, lengths=(16,), sequences=(1, 2), max_new_tokens=60, seconds=0.2)
+    plan = Plan(max_nodes=6, lengths=(16,), sequences=(1, 2), max_new_tokens=60, seconds=math.inf)
     prompts = [("one", np.array(PROMPT)), ("two", np.array(PROMPT[::-1]))]
     profile = Calibrator(target=target, methods=[Method.of(drafter)], prompts=prompts, plan=plan).run()
     save(profile)
