@@ -17,8 +17,9 @@ A call with hundreds of arrays would take longer than the forward of a small mod
     JOB,
 ) = range(48)
 
-# Forms of rows that are multiplied: floats, or whole numbers of 16 bits, or of 8 with the sums of their groups.
-FLOATS, SHORTS, BYTES = range(3)
+# Forms of rows that are multiplied: floats, or whole numbers of 16 bits, or of 8 with their total behind them, or of 8
+# with the sums of their groups.
+FLOATS, SHORTS, BYTES, GROUPED = range(4)
 
 # A linear layer's addresses, first of the function that computes it. Those that it lacks are 0. Only weights of 4 bits
 # have multipliers of groups.

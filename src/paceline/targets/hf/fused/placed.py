@@ -15,9 +15,9 @@ from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.forward import forward
-from paceline.targets.hf.fused.stages import OWN
+from paceline.targets.hf.fused.stages import OWN, reach, size_of
 from paceline.targets.hf.fused.team import Table
-from paceline.targets.hf.fused.tiles import OUTPUTS, SPAN, Nibbles
+from paceline.targets.hf.fused.tiles import OUTPUTS
 from paceline.targets.hf.fused.weights import KINDS, OF_TYPE, Kind, Weights, can_be, of_floats, padded
 from paceline.targets.hf.integers.kernels import Compiled
 from paceline.targets.hf.integers.linear import IntegerLinear
@@ -207,20 +207,16 @@ def _outputs(linear: Any) -> int:
     return int(linear.out_features)
 
 
-def _bytes_of(values: int) -> int:
-    """Bytes of a row of whole numbers in any form."""
-    padded = -(-values // Nibbles.STEP) * Nibbles.STEP
-    return max(2 * padded, padded + Nibbles.STEP_BYTES * -(-padded // SPAN))
-
-
 class Workspace:
     """Memory for the stages of a forward, kept for the next one."""
 
     def __init__(self, weights: PlacedWeights) -> None:
         heads = weights.heads * weights.size
+        most, forms = max(weights.width, weights.inner, heads), {weights.kind.form, weights.head_kind.form}
+        prepared = max(size_of.py_func(reach.py_func(most, form), form) for form in forms)
         self._sizes = {
             at.NORMED: (weights.width, np.float32),
-            at.PREPARED: (_bytes_of(max(weights.width, weights.inner, heads)), np.int8),
+            at.PREPARED: (prepared, np.int8),
             at.STEPS: (1, np.float32),
             at.PROJECTED: (heads + 2 * weights.shared * weights.size, np.float32),
             at.MIXED: (heads, np.float32),

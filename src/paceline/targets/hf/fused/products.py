@@ -32,14 +32,29 @@ class _Product:
         units = builder.udiv(builder.sub(self._last, self._first), long(OUTPUTS))
         ends = builder.add(self._first, builder.mul(units, long(OUTPUTS)))
         fours = builder.and_(self._count, long(-4))
+        self._count_tiles(fours)
         with self._each(self._first, ends, OUTPUTS) as output:
             with self._each(long(0), fours, 4) as row:
                 self._tiles(output, row, 4)
             for count in (2, 1):
-                with builder.if_then(builder.icmp_signed("!=", builder.and_(self._count, long(count)), long(0))):
+                with builder.if_then(self._has(count)):
                     self._tiles(output, builder.and_(self._count, long(-2 * count)), count)
         with self._each(ends, self._last, 1) as output, self._each(long(0), self._count, 1) as row:
             self._tile(output, row, 1, 1, together=False)
+
+    def _has(self, count: int) -> Any:
+        """Whether so many rows are left over."""
+        return self._builder.icmp_signed("!=", self._builder.and_(self._count, long(count)), long(0))
+
+    def _count_tiles(self, fours: Any) -> None:
+        """How many tiles the outputs that stand together have, and the number of the first one for so many rows."""
+        builder, parts = self._builder, {count: long(OUTPUTS // outputs) for count, outputs in self._kind.SPLIT.items()}
+        twos = builder.mul(builder.lshr(fours, long(2)), parts[4])
+        ones = builder.add(twos, builder.select(self._has(2), parts[2], long(0)))
+        self._number = {4: long(0), 2: twos, 1: ones}
+        tiles = builder.add(ones, builder.select(self._has(1), parts[1], long(0)))
+        self._tiles_ask = builder.udiv(builder.shl(self._size, long(2)), tiles)
+        self._steps_ask = builder.udiv(long(OUTPUTS * self._kind.STEP_BYTES), tiles)
 
     @contextmanager
     def _each(self, first: Any, last: Any, step: int) -> Iterator[Any]:
@@ -66,23 +81,29 @@ class _Product:
     def _tile(self, output: Any, row: Any, count: int, outputs: int, part: int = 0, *, together: bool = True) -> None:
         """``part`` is the number of the tile's first output among those that stand together."""
         builder, kind = self._builder, self._kind
-        weight = builder.add(self._weight, builder.mul(output, self._size))
+        begin = builder.add(self._weight, builder.mul(output, self._size))
         number = builder.add(output, long(part))
-        fetches = part == 0 and together
-        if kind.STEP_BYTES:
-            weight = builder.add(weight, long(part * kind.STEP_BYTES))
-        else:
-            weight, fetches = builder.add(weight, builder.mul(self._size, long(part))), together
-        groups = self._groups
+        apart = long(part * kind.STEP_BYTES) if kind.TOGETHER else builder.mul(self._size, long(part))
+        weight, groups = builder.add(begin, apart), self._groups
         if kind is Nibbles:
             line = builder.shl(Nibbles.lines(builder, self._inputs), long(1))
             groups = builder.add(groups, builder.mul(number, line))
         apart = long(kind.STEP_BYTES * (OUTPUTS if together else 1))
         rows = builder.add(self._rows, builder.mul(row, self._row_size))
-        sums = kind(builder, count, outputs, fetches=fetches).sums(Given(weight, groups, rows, self._inputs, apart))
+        ahead = self._ahead(begin, row, count, part // outputs)
+        given = Given(weight, groups, rows, self._inputs, apart, ahead, self._steps_ask)
+        sums = kind(builder, count, outputs).sums(given)
         for place in range(count):
             for each in range(outputs):
                 self._store(sums[place][each], builder.add(number, long(each)), builder.add(row, long(place)))
+
+    def _ahead(self, begin: Any, row: Any, count: int, part: int) -> Any:
+        """What a tile asks for: its share of the memory behind the outputs that stand together."""
+        builder = self._builder
+        parts = OUTPUTS // self._kind.SPLIT[count]
+        before = builder.mul(builder.lshr(row, long(2)), long(parts)) if count == 4 else self._number[count]
+        share = builder.mul(builder.add(before, long(part)), self._tiles_ask)
+        return builder.add(builder.add(begin, builder.shl(self._size, long(2))), share)
 
     def _store(self, value: Any, output: Any, row: Any) -> None:
         """Scale a sum, add the bias, if there is one, and write it."""

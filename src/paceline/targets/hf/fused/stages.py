@@ -15,7 +15,7 @@ from numba import float32, float64, int8, int16, int32
 from paceline.compiled import compiled
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.tiles import NARROW as NARROW_SUMS
-from paceline.targets.hf.fused.tiles import SPAN, Bytes, Nibbles
+from paceline.targets.hf.fused.tiles import LINE, SPAN, Bytes, Nibbles
 from paceline.targets.hf.fused.vector import (
     bytes_at,
     double_of,
@@ -41,7 +41,7 @@ LARGEST = 127
 MAGIC = 6755399441055744.0
 """Next to a number as large as this, doubles are whole."""
 LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
-STEP, SHORT_STEP, PAIRS_OF_SPAN = Nibbles.STEP, Bytes.STEP, NARROW_SUMS.values
+NIBBLES_STEP, BYTES_STEP, PAIRS_OF_SPAN = Nibbles.STEP, Bytes.STEP, NARROW_SUMS.values
 OWN = 6
 """Floats for each one of a head that a thread has for itself: sums in doubles, and four rows of keys or values."""
 FARTHEST = 700.0
@@ -113,35 +113,57 @@ def reach(count: int, form: int) -> int:
     """Values of a row that is multiplied, zeros at its end included."""
     if form == at.FLOATS:
         return count
-    step = STEP if form == at.BYTES else SHORT_STEP
+    step = NIBBLES_STEP if form == at.GROUPED else BYTES_STEP
     return (count + step - 1) // step * step
 
 
 @compiled()
-def _rounded(values: int, count: int, unit: Any, shorts: int, padded: int) -> None:
-    given, result = floats_at(values), shorts_at(shorts)
-    for place in range(count):
-        result[place] = int16(int32(round_even(given[place] / unit)))
-    for place in range(count, padded):
-        result[place] = int16(0)
+def size_of(padded: int, form: int) -> int:
+    """Bytes of a row of so many whole numbers."""
+    if form == at.SHORTS:
+        return 2 * padded
+    if form == at.BYTES:
+        return padded + LINE
+    return padded + 2 * PAIRS_OF_SPAN * ((padded + SPAN - 1) // SPAN)
 
 
 @compiled()
-def _rounded_with_groups(values: int, count: int, unit: Any, bytes_: int, padded: int) -> None:
-    """As bytes, up to a ``padded`` number of them, and the sums of the groups that weights of 4 bits have."""
-    given, result = floats_at(values), bytes_at(bytes_)
-    for place in range(count):
-        result[place] = int8(int32(round_even(given[place] / unit)))
-    for place in range(count, padded):
-        result[place] = int8(0)
-    sums, pairs = shorts_at(bytes_ + padded), PAIRS_OF_SPAN
+def _shorts(values: int, count: int, unit: Any, place: int, padded: int) -> None:
+    given, result = floats_at(values), shorts_at(place)
+    for number in range(count):
+        result[number] = int16(int32(round_even(given[number] / unit)))
+    for number in range(count, padded):
+        result[number] = int16(0)
+
+
+@compiled()
+def _bytes(values: int, count: int, unit: Any, place: int, padded: int) -> None:
+    given, result = floats_at(values), bytes_at(place)
+    for number in range(count):
+        result[number] = int8(int32(round_even(given[number] / unit)))
+    for number in range(count, padded):
+        result[number] = int8(0)
+
+
+@compiled()
+def _total(place: int, padded: int) -> Any:
+    given, total = bytes_at(place), int32(0)
+    for number in range(padded):
+        total += int32(given[number])
+    return total
+
+
+@compiled()
+def _groups(place: int, padded: int) -> None:
+    """The sums of the groups that weights of 4 bits have, behind a row."""
+    given, sums, pairs = bytes_at(place), shorts_at(place + padded), PAIRS_OF_SPAN
     for span in range((padded + SPAN - 1) // SPAN):
         line, first = span * pairs, span * SPAN
         for pair in range(pairs):
             sums[line + pair] = int16(0)
         for begin in range(first, min(padded, first + SPAN), 2 * pairs):
             for pair in range(pairs):
-                sums[line + pair] += int16(result[begin + 2 * pair]) + int16(result[begin + 2 * pair + 1])
+                sums[line + pair] += int16(given[begin + 2 * pair]) + int16(given[begin + 2 * pair + 1])
 
 
 @compiled()
@@ -157,11 +179,15 @@ def prepared(job: int, values: int, count: int, row: int, form: int) -> None:
             zeros[place] = float32(0.0)
         unit = float32(1.0)
     padded = reach(count, form)
+    place = J[at.PREPARED] + row * size_of(padded, form)
     if form == at.SHORTS:
-        _rounded(values, count, unit, J[at.PREPARED] + 2 * row * padded, padded)
+        _shorts(values, count, unit, place, padded)
+        return
+    _bytes(values, count, unit, place, padded)
+    if form == at.BYTES:
+        ints_at(place + padded)[0] = _total(place, padded)
     else:
-        size = padded + 2 * PAIRS_OF_SPAN * ((padded + SPAN - 1) // SPAN)
-        _rounded_with_groups(values, count, unit, J[at.PREPARED] + row * size, padded)
+        _groups(place, padded)
 
 
 @compiled()

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from llvmlite import ir
 
+from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.vector import BYTE, FLOAT, INT, LONG, SHORT, features, function
 
 SETS = features()
@@ -67,6 +68,36 @@ class Pairs:
 PAIRS, NARROW = Pairs(SETS, wide=True), Pairs(SETS, wide=False)
 
 
+class Fours:
+    """Emits the multiplication of a vector of bytes from 0 to 255 with one of bytes from -128 to 127 in one
+    instruction; four products each are added to sums of 32 bits."""
+
+    def __init__(self, values: int) -> None:
+        self.values = values
+        """Of a vector."""
+        self.bytes, self.sums = ir.VectorType(BYTE, values), ir.VectorType(INT, values // 4)
+        self._name = f"llvm.x86.avx512.vpdpbusd.{8 * values}"
+
+    @classmethod
+    def of(cls, sets: frozenset[str]) -> Fours | None:
+        """None where the processor has no such instruction."""
+        if {"avx512vnni", "avx512bw"} <= sets:
+            return cls(64)
+        return cls(32) if "avxvnni" in sets else None
+
+    def added(self, builder: Any, total: Any, raised: Any, other: Any) -> Any:
+        """``total`` and the products of two vectors."""
+        multiply = function(builder, self._name, self.sums, [self.sums] * 3)
+        return builder.call(multiply, [total, *(builder.bitcast(each, self.sums) for each in (raised, other))])
+
+    def total(self, builder: Any, sums: Any) -> Any:
+        name = f"llvm.vector.reduce.add.v{self.values // 4}i32"
+        return builder.call(function(builder, name, INT, [self.sums]), [sums])
+
+
+FOURS = Fours.of(SETS)
+
+
 class Given(NamedTuple):
     """Where a tile begins: addresses, and whole numbers as LLVM's values."""
 
@@ -77,22 +108,30 @@ class Given(NamedTuple):
     inputs: Any
     apart: Any
     """Bytes from one step of an output to its next."""
+    ahead: Any
+    """The memory that this tile asks for, step by step."""
+    share: Any
+    """Bytes of it for each step."""
 
 
 class Tile(ABC):
     """Emits the loop of one tile over the inputs."""
 
+    FORM: ClassVar[int]
+    """Of rows."""
     STEP: ClassVar[int]
     """Inputs of a step."""
     STEP_BYTES: ClassVar[int]
-    """Bytes of an output's weights in a step, where outputs stand together; 0 where each stands by itself."""
+    """Bytes of an output's weights in a step."""
+    TOGETHER: ClassVar[bool] = True
+    """Whether the steps of some outputs stand together; else each output stands by itself."""
     SPLIT: ClassVar[dict[int, int]]
     """Rows of a tile -> its outputs."""
     SCALED: ClassVar[bool]
     """Whether sums are whole numbers, to be scaled."""
 
-    def __init__(self, builder: Any, count: int, outputs: int, *, fetches: bool) -> None:
-        self.builder, self.count, self.outputs, self.fetches = builder, count, outputs, fetches
+    def __init__(self, builder: Any, count: int, outputs: int) -> None:
+        self.builder, self.count, self.outputs = builder, count, outputs
 
     @staticmethod
     @abstractmethod
@@ -137,19 +176,19 @@ class Tile(ABC):
         size = self.bytes_of_row(self.builder, given.inputs)
         return [self.builder.add(given.rows, self.builder.mul(size, long(row))) for row in range(self.count)]
 
-    def prefetch(self, address: Any) -> None:
+    def ask(self, given: Given, number: Any) -> None:
+        """Ask for the memory that a step of this tile is to ask for."""
         kinds = [BYTE.as_pointer(), INT, INT, INT]
         flags = [ir.Constant(INT, value) for value in (0, 3, 1)]  # to be read, kept, data
         prefetch = function(self.builder, "llvm.prefetch.p0", ir.VoidType(), kinds)
-        self.builder.call(prefetch, [self.at(address, BYTE), *flags])
+        place = self.builder.add(given.ahead, self.builder.mul(number, given.share))
+        for part in range(0, OUTPUTS * self.STEP_BYTES, LINE):
+            self.builder.call(prefetch, [self.at(self.builder.add(place, long(part)), BYTE), *flags])
 
     def step(self, given: Given, number: Any) -> Any:
-        """Where a step of outputs that stand together begins; those that come soon are asked for."""
-        place = self.builder.add(given.weight, self.builder.mul(number, given.apart))
-        if self.fetches:
-            for part in range(0, OUTPUTS * self.STEP_BYTES, LINE):
-                self.prefetch(self.builder.add(place, long(AHEAD + part)))
-        return place
+        """Where a step of outputs that stand together begins."""
+        self.ask(given, number)
+        return self.builder.add(given.weight, self.builder.mul(number, given.apart))
 
     def at(self, address: Any, kind: Any) -> Any:
         return self.builder.inttoptr(address, kind.as_pointer())
@@ -162,9 +201,10 @@ def long(value: int) -> Any:
     return ir.Constant(LONG, value)
 
 
-class Bytes(Tile):
+class BytesByPairs(Tile):
     """Weights of 8 bits and rows of 16, in which all products of pairs add up exactly."""
 
+    FORM, ZERO = at.SHORTS, 0
     STEP = STEP_BYTES = PAIRS.values
     SPLIT: ClassVar = {4: 2, 2: 4, 1: 4}
     SCALED = True
@@ -195,6 +235,51 @@ class Bytes(Tile):
         return [[PAIRS.total(builder, total) for total in line] for line in totals]
 
 
+class BytesByFours(Tile):
+    """Weights of 8 bits, raised by 128, and rows of 8 bits. The total of a row stands behind it: 128 times that is too
+    much in each sum."""
+
+    FORM, ZERO = at.BYTES, -128
+    VECTORS = FOURS or Fours(64)
+    STEP = STEP_BYTES = VECTORS.values
+    SPLIT: ClassVar = {4: 4, 2: 4, 1: 4} if VECTORS.values == 64 else {4: 2, 2: 4, 1: 4}
+    SCALED = True
+
+    @staticmethod
+    def bytes_of(builder: Any, inputs: Any) -> Any:
+        return inputs
+
+    @staticmethod
+    def bytes_of_row(builder: Any, inputs: Any) -> Any:
+        return builder.add(inputs, long(LINE))
+
+    def sums(self, given: Given) -> Sums:
+        builder, rows, vectors = self.builder, self.places(given), self.VECTORS
+
+        def body(first: Any, totals: Sums) -> Sums:
+            place = self.step(given, builder.udiv(first, long(self.STEP)))
+            pieces = (builder.add(place, long(self.STEP_BYTES * output)) for output in range(self.outputs))
+            raised = [self.vector(piece, vectors.bytes) for piece in pieces]
+            found = []
+            for row, line in zip(rows, totals, strict=True):
+                values = self.vector(builder.add(row, first), vectors.bytes)
+                pairs = zip(line, raised, strict=True)
+                found.append([vectors.added(builder, total, weights, values) for total, weights in pairs])
+            return found
+
+        totals = self.loop(long(0), given.inputs, self.STEP, self.zeros(vectors.sums), body)
+        found = []
+        for row, line in zip(rows, totals, strict=True):
+            total = builder.load(self.at(builder.add(row, given.inputs), INT))
+            excess = builder.shl(total, ir.Constant(INT, 7))
+            found.append([builder.sub(vectors.total(builder, each), excess) for each in line])
+        return found
+
+
+Bytes = BytesByPairs if FOURS is None else BytesByFours
+"""``ZERO`` is the weight 0 as it stands in memory."""
+
+
 class Nibbles(Tile):
     """Weights of 4 bits, from 0 to 15, and rows of 8 bits. 8 is taken from every weight afterwards.
 
@@ -204,6 +289,7 @@ class Nibbles(Tile):
     of multipliers has one vector for each `SPAN` of inputs. The sums of a row's groups stand behind the row.
     """
 
+    FORM = at.GROUPED
     STEP, STEP_BYTES = 64, 32
     SPLIT: ClassVar = {4: 1, 2: 2, 1: 4}
     SCALED = True
@@ -297,7 +383,8 @@ class Floats(Tile):
     """Weights and rows in float32. Every lane of a vector adds up its own products, and then they are added in
     pairs."""
 
-    STEP, STEP_BYTES = LANES, 0
+    FORM = at.FLOATS
+    STEP, STEP_BYTES, TOGETHER = LANES, 4 * LANES, False
     SPLIT: ClassVar = {4: 2, 2: 4, 1: 4}
     SCALED = False
     SHIFT = 2
@@ -319,8 +406,7 @@ class Floats(Tile):
 
         def body(first: Any, totals: Sums) -> Sums:
             offset = builder.shl(first, long(self.SHIFT))
-            if self.fetches:
-                self._prefetch(outputs, offset, width)
+            self.ask(given, builder.udiv(first, long(self.STEP)))
             weights = [self.widened(builder.add(output, offset)) for output in outputs]
             found = []
             for row, line in zip(rows, totals, strict=True):
@@ -333,15 +419,6 @@ class Floats(Tile):
 
     def widened(self, address: Any) -> Any:
         return self.vector(address, self.KIND)
-
-    def _prefetch(self, outputs: list[Any], offset: Any, width: Any) -> None:
-        """Behind the end of an output stands another one of this tile, so the next tile's are asked for."""
-        builder = self.builder
-        behind = builder.add(offset, long(AHEAD // OUTPUTS))
-        following = builder.add(behind, builder.mul(width, long(len(outputs) - 1)))
-        behind = builder.select(builder.icmp_signed("<", behind, width), behind, following)
-        for output in outputs:
-            self.prefetch(builder.add(output, behind))
 
     def _added(self, values: Any, weights: Any, total: Any) -> Any:
         builder = self.builder
@@ -362,7 +439,7 @@ class Floats(Tile):
 class Brains(Floats):
     """Weights in bfloat16, the upper half of a float."""
 
-    SHIFT = 1
+    STEP_BYTES, SHIFT = 2 * LANES, 1
 
     def widened(self, address: Any) -> Any:
         wide = ir.VectorType(INT, LANES)

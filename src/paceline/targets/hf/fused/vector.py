@@ -167,7 +167,7 @@ def features() -> frozenset[str]:
     """The instruction sets that products use, by LLVM's names: those that numba compiles for, which may be fewer than
     the processor has."""
     found = cpu_target.target_context.codegen()._get_host_cpu_features().split(",")
-    return frozenset(name for name in ("avx2", "fma", "avx512f", "avx512bw", "avx512vnni") if f"+{name}" in found)
+    return frozenset(name for name in ("avx2", "fma", "avxvnni", "avx512f", "avx512bw", "avx512vnni") if f"+{name}" in found)
 
 
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")

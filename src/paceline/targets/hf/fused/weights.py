@@ -12,8 +12,9 @@ import torch
 
 from paceline.targets.hf.fused import forward, products
 from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.stages import reach
 from paceline.targets.hf.fused.team import TEAM
-from paceline.targets.hf.fused.tiles import LANES, NARROW, OUTPUTS, SPAN, Bytes, Nibbles
+from paceline.targets.hf.fused.tiles import LANES, LINE, NARROW, OUTPUTS, SPAN, Brains, Bytes, Floats, Nibbles
 
 PAGE = 1 << 21
 """Bytes of a large page."""
@@ -36,10 +37,10 @@ class Kind(NamedTuple):
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("bytes", at.SHORTS, 8, products.of_bytes, "bytes"),
-        Kind("nibbles", at.BYTES, 4, products.of_nibbles, "bytes"),
-        Kind("floats", at.FLOATS, 32, products.of_floats, "floats"),
-        Kind("brains", at.FLOATS, 16, products.of_brains, "brains"),
+        Kind("bytes", Bytes.FORM, 8, products.of_bytes, "bytes"),
+        Kind("nibbles", Nibbles.FORM, 4, products.of_nibbles, "bytes"),
+        Kind("floats", Floats.FORM, 32, products.of_floats, "floats"),
+        Kind("brains", Brains.FORM, 16, products.of_brains, "brains"),
     )
 }
 OF_TYPE = {torch.float32: KINDS["floats"], torch.bfloat16: KINDS["brains"]}
@@ -72,8 +73,7 @@ def can_be(kind: Kind, inputs: int) -> bool:
 
 def padded(kind: Kind, inputs: int) -> int:
     """Inputs with the zeros that are added to them."""
-    step = {at.FLOATS: 1, at.SHORTS: Bytes.STEP, at.BYTES: Nibbles.STEP}[kind.form]
-    return -(-inputs // step) * step
+    return int(reach.py_func(inputs, kind.form))
 
 
 def of_floats(weight: torch.Tensor) -> Weights | None:
@@ -89,13 +89,13 @@ def of_bytes(weight: torch.Tensor, scales: torch.Tensor) -> Weights:
     outputs, inputs = weight.shape
     wide = padded(KINDS["bytes"], inputs)
     whole = weight if wide == inputs else torch.nn.functional.pad(weight, (0, wide - inputs))
-    memory = in_large_pages(together(whole, Bytes.STEP_BYTES))
+    memory = in_large_pages(together(whole ^ Bytes.ZERO, Bytes.STEP_BYTES))
     return Weights(KINDS["bytes"], outputs, wide, memory, scales.float().contiguous())
 
 
 def bytes_of(weights: Weights) -> torch.Tensor:
     """The integers of `of_bytes`, those that were added included."""
-    return apart(weights.memory, weights.outputs, weights.inputs, Bytes.STEP_BYTES)
+    return apart(weights.memory, weights.outputs, weights.inputs, Bytes.STEP_BYTES) ^ Bytes.ZERO
 
 
 def of_nibbles(values: torch.Tensor, multipliers: torch.Tensor, scales: torch.Tensor) -> Weights:
@@ -176,9 +176,13 @@ def _prepared(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
         return rows.float().contiguous()
     if weights.kind.form == at.SHORTS:
         return torch.nn.functional.pad(rows.to(torch.int16), (0, weights.inputs - rows.shape[1])).contiguous()
-    count, lines = len(rows), -(-weights.inputs // SPAN)
+    count = len(rows)
     values = torch.zeros(count, weights.inputs, dtype=torch.int8)
     values[:, : rows.shape[1]] = rows
-    sums = torch.zeros(count, lines * NARROW.values, dtype=torch.int16)
-    sums.index_add_(1, groups_of(weights.inputs), values.to(torch.int16))
-    return torch.cat((values, sums.view(torch.int8)), dim=1).contiguous()
+    if weights.kind.form == at.BYTES:
+        behind = torch.zeros(count, LINE // 4, dtype=torch.int32)
+        behind[:, 0] = values.sum(1)
+    else:
+        behind = torch.zeros(count, -(-weights.inputs // SPAN) * NARROW.values, dtype=torch.int16)
+        behind.index_add_(1, groups_of(weights.inputs), values.to(torch.int16))
+    return torch.cat((values, behind.view(torch.int8)), dim=1).contiguous()
