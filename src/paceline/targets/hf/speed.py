@@ -36,6 +36,8 @@ LARGEST = 1 << 24
 """Values of the layer at most: a larger one takes longer to measure and says the same."""
 SLOWER = 1.1
 """A type, or packed weights, are left where they take so many times as long as the other way."""
+FAVOUR = 0.7
+"""What a compiled product's time counts: the forward around it saves more than can be timed with one product."""
 SMALL = 10_000_000
 """Models of fewer parameters are fast enough in any type."""
 FOLDER = "kernels"

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from paceline.compiled import compiled, native
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.stages import attended, entered, gated, moved, prepared, reach, written
+from paceline.targets.hf.fused.heads import attended, written
+from paceline.targets.hf.fused.stages import entered, gated, moved, prepared, reach
 from paceline.targets.hf.fused.tiles import OUTPUTS
 from paceline.targets.hf.fused.vector import (
     add,

@@ -15,7 +15,8 @@ from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.forward import forward
-from paceline.targets.hf.fused.stages import OWN, reach, size_of
+from paceline.targets.hf.fused.heads import OWN
+from paceline.targets.hf.fused.stages import reach, size_of
 from paceline.targets.hf.fused.team import Table
 from paceline.targets.hf.fused.tiles import OUTPUTS
 from paceline.targets.hf.fused.weights import KINDS, OF_TYPE, Kind, Weights, can_be, of_floats, padded
@@ -215,14 +216,14 @@ class Workspace:
         most, forms = max(weights.width, weights.inner, heads), {weights.kind.form, weights.head_kind.form}
         prepared = max(size_of.py_func(reach.py_func(most, form), form) for form in forms)
         self._sizes = {
-            at.NORMED: (weights.width, np.float32),
-            at.PREPARED: (prepared, np.int8),
-            at.STEPS: (1, np.float32),
-            at.PROJECTED: (heads + 2 * weights.shared * weights.size, np.float32),
-            at.MIXED: (heads, np.float32),
-            at.GATE: (weights.inner, np.float32),
-            at.UP: (weights.inner, np.float32),
-            at.OUT: (weights.width, np.float32),
+            at.NORMED: (weights.width, torch.float32),
+            at.PREPARED: (prepared, torch.int8),
+            at.STEPS: (1, torch.float32),
+            at.PROJECTED: (heads + 2 * weights.shared * weights.size, torch.float32),
+            at.MIXED: (heads, torch.float32),
+            at.GATE: (weights.inner, torch.float32),
+            at.UP: (weights.inner, torch.float32),
+            at.OUT: (weights.width, torch.float32),
         }
         self._own, self._group = OWN * weights.size, weights.heads // weights.shared
         self._memory: dict[int, np.ndarray[Any, Any]] = {}
@@ -240,15 +241,21 @@ class Workspace:
         had = self._rows, self._length, self._threads
         self._rows = self._length = self._threads = 0  # an interruption leaves nothing that is promised
         if rows > had[0]:
-            self._memory |= {place: np.empty((rows, size), kind) for place, (size, kind) in self._sizes.items()}
+            self._memory |= {place: _empty(rows, size, kind) for place, (size, kind) in self._sizes.items()}
         if length > had[1] or threads > had[2]:
             had = rows, max(2 * length, had[1]), max(threads, had[2])
             floats = -(-(self._own + self._group * had[1]) // LINE) * LINE
-            self._memory[at.SCRATCH] = np.empty((had[2], floats), np.float32)
+            self._memory[at.SCRATCH] = _empty(had[2], floats, torch.float32)
         self._fields = [*self._memory, at.SCRATCH_SIZE]
         places = [memory.ctypes.data for memory in self._memory.values()]
         self._places = np.array([*places, self._memory[at.SCRATCH].strides[0]], np.int64)
         self._rows, self._length, self._threads = rows, had[1], had[2]
+
+
+def _empty(rows: int, size: int, dtype: torch.dtype) -> NDArray[Any]:
+    """Torch's memory begins with a cache line, so that of no row of whole lines is read twice."""
+    found: NDArray[Any] = torch.empty((rows, size), dtype=dtype, device="cpu").numpy()
+    return found
 
 
 def rows_of(requests: Sequence[Request]) -> tuple[Table, Table]:

@@ -164,10 +164,9 @@ round_even, root = _of_one("llvm.rint.f32", types.float32), _of_one("llvm.sqrt.f
 
 
 def features() -> frozenset[str]:
-    """The instruction sets that products use, by LLVM's names: those that numba compiles for, which may be fewer than
-    the processor has."""
+    """The instruction sets that numba compiles for, by LLVM's names. They may be fewer than the processor has."""
     found = cpu_target.target_context.codegen()._get_host_cpu_features().split(",")
-    return frozenset(name for name in ("avx2", "fma", "avxvnni", "avx512f", "avx512bw", "avx512vnni") if f"+{name}" in found)
+    return frozenset(name[1:] for name in found if name.startswith("+"))
 
 
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")

@@ -12,9 +12,10 @@ import torch
 
 from paceline.targets.hf.fused import forward, products
 from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.instructions import NARROW
 from paceline.targets.hf.fused.stages import reach
 from paceline.targets.hf.fused.team import TEAM
-from paceline.targets.hf.fused.tiles import LANES, LINE, NARROW, OUTPUTS, SPAN, Brains, Bytes, Floats, Nibbles
+from paceline.targets.hf.fused.tiles import LANES, LINE, OUTPUTS, SPAN, Brains, Bytes, Floats, Nibbles
 
 PAGE = 1 << 21
 """Bytes of a large page."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from paceline.targets.hf.integers.groups import LOWEST, PAIRS, SPAN, largest_multiplier
-from paceline.targets.hf.speed import ROWS, relative
+from paceline.targets.hf.speed import FAVOUR, ROWS, relative
 
 if TYPE_CHECKING:
     from paceline.targets.hf.fused.weights import Weights
@@ -38,8 +38,6 @@ EXACT_HALF = 2**24 // (64 * FARTHEST)
 TRIED_ROWS = (1, 2, 3, 5, 8, 17, 40)
 OTHERS, HEAD = 2, 64
 """Norms, roundings and exponentials of the lean path for each of its products, and the size of a head."""
-FAVOUR = 0.7
-"""What a compiled product's time counts: the forward around it saves more than can be timed with one product."""
 SHOWN = 150
 """Characters of another library's error."""
 TIMED = (1024, 8192)
