@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from paceline.compiled import compiled, native
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.heads import attended, written
+from paceline.targets.hf.fused.heads import BLOCK, attended, written
 from paceline.targets.hf.fused.stages import entered, gated, moved, prepared, reach
 from paceline.targets.hf.fused.tiles import OUTPUTS
 from paceline.targets.hf.fused.vector import (
@@ -92,9 +92,10 @@ def forward(job: int, thread: int) -> None:
             return
         met = meet(counter, threads, met)
         active = J[at.CHOSEN] if ends else count
-        for item in range(thread, active * groups, threads):
-            row = item // groups
-            attended(job, layer, choice[row] if ends else row, row, item % groups, thread)
+        block = max(1, min(BLOCK, active * groups // threads))
+        for item in range(thread, (active + block - 1) // block * groups, threads):
+            row = item // groups * block
+            attended(job, layer, row, min(active, row + block), ends, item % groups, thread)
         if active < count and thread == 0:
             for row in range(active):
                 moved(job, choice[row], row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from numba import float32, float64, int16, int32
@@ -15,16 +16,21 @@ from paceline.targets.hf.fused.vector import (
     float_of,
     floats_at,
     int_of,
-    ints_at,
     longs_at,
+    mix,
     multiply,
     shorts_at,
 )
 
-WEIGHT_SHIFT = 6.0
+NAN, WEIGHT_SHIFT = math.nan, 6.0
 """Next to a number as large as this, floats are 2^-21 apart, the step of weights in attention."""
-OWN = 6
-"""Floats for each one of a head that a thread has for itself: sums in doubles, and four rows of keys or values."""
+BLOCK = 8
+"""Rows whose attention is computed together, at most."""
+
+
+def own_floats(group: int, size: int, length: int) -> int:
+    """A thread's own memory for attention over texts up to a length."""
+    return 2 * size + BLOCK * group * 3 * (size + length)
 
 
 @compiled()
@@ -84,59 +90,118 @@ def _narrowed(values: Any, count: int, result: Any) -> None:
         result[place] = int16((bits + int32(0x7FFF) + ((bits >> int32(16)) & int32(1))) >> int32(16))
 
 
+@compiled()
+def attended(job: int, layer: int, first: int, last: int, ends: bool, head: int, thread: int) -> None:
+    """Attention of the query heads that share a head of keys, of some rows: rows of one text are computed together."""
+    J = longs_at(job)
+    while first < last:
+        text = _row(job, first, ends)[at.TEXT]
+        behind = first + 1
+        while behind < last and _row(job, behind, ends)[at.TEXT] == text:
+            behind += 1
+        _attended_together(job, layer, longs_at(J[at.TEXTS])[text], first, behind, ends, head, thread)
+        first = behind
+
+
 @compiled(inline="always")
-def _at(rows: int, row: int, size: int, narrow: bool, spare: int) -> int:
-    """The address of a row of keys or values as floats."""
-    if not narrow:
-        return rows + 4 * row * size
-    given, result = shorts_at(rows + 2 * row * size), ints_at(spare)
-    for place in range(size):
-        result[place] = int32(given[place]) << int32(16)
-    return spare
+def _origin(job: int, row: int, ends: bool) -> int:
+    """Of the chosen rows, if the layer ``ends`` with these, else of all."""
+    return longs_at(longs_at(job)[at.CHOICE])[row] if ends else row  # type: ignore[no-any-return]
+
+
+@compiled(inline="always")
+def _row(job: int, row: int, ends: bool) -> Any:
+    return longs_at(longs_at(job)[at.ROWS] + 8 * at.ROW * _origin(job, row, ends))
 
 
 @compiled()
-def attended(job: int, layer: int, row: int, into: int, head: int, thread: int) -> None:
-    """Attention of the query heads that share a head of keys, of one row."""
+def _seen(job: int, row: int, ends: bool, window: int) -> tuple[int, int, int, int]:
+    """Where the first places begin that a row sees, and how many these are; where the list of the others begins, and
+    how many these are."""
+    R = _row(job, row, ends)
+    start = skipped = 0
+    if window:
+        start, skipped = max(0, R[at.POSITION] + 1 - window), max(0, R[at.FURTHER_COUNT] - window)
+    further = longs_at(job)[at.EXTRAS] + 8 * (R[at.FURTHER] + skipped)
+    return start, max(0, R[at.PREFIX] - start), further, R[at.FURTHER_COUNT] - skipped
+
+
+@compiled()
+def _attended_together(
+    job: int, layer: int, text: int, first: int, last: int, ends: bool, head: int, thread: int
+) -> None:
+    """Rows of one text read the places that all of them see once. Windows that begin elsewhere are read row by row."""
     J = longs_at(job)
     L = longs_at(J[at.LAYER_TABLE] + 8 * at.LAYER * layer)
     N = doubles_at(J[at.LAYER_NUMBERS] + 8 * at.NUMBERS * layer)
-    R = longs_at(J[at.ROWS] + 8 * at.ROW * row)
-    texts = longs_at(J[at.TEXTS])[R[at.TEXT]]
-    size, heads, shared = J[at.SIZE], J[at.HEADS], J[at.SHARED]
-    group = heads // shared
-    further, count = J[at.EXTRAS] + 8 * R[at.FURTHER], R[at.FURTHER_COUNT]
-    start = skipped = 0
-    if L[at.WINDOW]:
-        start, skipped = max(0, R[at.POSITION] + 1 - L[at.WINDOW]), max(0, count - L[at.WINDOW])
-    further, count, prefix = further + 8 * skipped, count - skipped, max(0, R[at.PREFIX] - start)
-    B = longs_at(texts + 8 * at.BUFFERS * layer)
-    exact, narrow = J[at.FORM] != at.FLOATS, J[at.NARROW] != 0
-    line = (2 if narrow else 4) * size
+    B = longs_at(text + 8 * at.BUFFERS * layer)
+    size, heads, shared, exact = J[at.SIZE], J[at.HEADS], J[at.SHARED], J[at.FORM] != at.FLOATS
+    group, line = heads // shared, (2 if J[at.NARROW] else 4) * size
     offset = head * B[at.CAPACITY] * line
-    keys, values = B[at.KEYS] + offset, B[at.VALUES] + offset
+    keys, values, count = B[at.KEYS] + offset, B[at.VALUES] + offset, last - first
+    begin, common, _, _ = _seen(job, first, ends, L[at.WINDOW])
+    most = 0
+    for row in range(first, last):
+        start, prefix, _, more = _seen(job, row, ends, L[at.WINDOW])
+        common = min(common, prefix) if start == begin else 0
+        most = max(most, prefix + more)
+    # a thread's own memory: a table for products, then queries, sums, scores and weights
     spare = J[at.SCRATCH] + thread * J[at.SCRATCH_SIZE]
-    wide, weights, seen = spare + 8 * size, spare + 4 * OWN * size, prefix + count
-    first = head * group
-    queries = J[at.PROJECTED] + 4 * (row * (heads + 2 * shared) + first) * size
-    for number in range(group):
-        _prepared(job, row, queries + 4 * number * size, L[at.QUERY_NORM], N[at.EPS_QUERY], spare)
-    # keys are the outputs of a product with the queries that read them
-    table, more = longs_at(spare), longs_at(further)
-    table[at.BIAS] = 0
-    table[at.WEIGHT] = keys + start * line
-    multiply(J[at.SCORING], spare, size, 0, prefix, queries, 0, group, weights, seen)
-    for j in range(count):
-        table[at.WEIGHT] = keys + more[j] * line
-        multiply(J[at.SCORING], spare, size, 0, 1, queries, 0, group, weights + 4 * (prefix + j), seen)
-    for number in range(group):
-        own = weights + 4 * number * seen
-        is_number = _weighed(own, seen, float32(N[at.SCALE]), exact)
-        result = floats_at(J[at.MIXED] + 4 * (into * heads + first + number) * size)
-        _mixed(values, start, prefix, further, count, size, own, spare, wide, narrow, result)
-        if not is_number:
-            for place in range(size):
-                result[place] = float32(float("nan"))
+    queries = spare + 8 * size
+    sums = queries + 4 * group * count * size
+    weights = sums + 8 * group * count * size
+    scores = weights + 8 * group * count * most
+    for row in range(first, last):
+        origin = _origin(job, row, ends)
+        given = J[at.PROJECTED] + 4 * (origin * (heads + 2 * shared) + head * group) * size
+        own = queries + 4 * (row - first) * group * size
+        for number in range(group):
+            _prepared(job, origin, given + 4 * number * size, L[at.QUERY_NORM], N[at.EPS_QUERY], spare)
+            _copied(given + 4 * number * size, own + 4 * number * size, size)
+    _scored(job, spare, keys + begin * line, common, queries, count * group, scores, most)
+    for row in range(first, last):
+        start, prefix, further, more = _seen(job, row, ends, L[at.WINDOW])
+        own, place = queries + 4 * (row - first) * group * size, scores + 4 * (row - first) * group * most
+        _scored(job, spare, keys + (start + common) * line, prefix - common, own, group, place + 4 * common, most)
+        for j in range(more):
+            key = keys + longs_at(further)[j] * line
+            _scored(job, spare, key, 1, own, group, place + 4 * (prefix + j), most)
+        for number in range(group):
+            line_of = (row - first) * group + number
+            _weighed(
+                scores + 4 * line_of * most, prefix + more, float32(N[at.SCALE]), exact, weights + 8 * line_of * most
+            )
+    totals = doubles_at(sums)
+    for place in range(count * group * size):
+        totals[place] = 0.0
+    mix(J[at.MIXING], values + begin * line, size, common, weights, most, count * group, sums)
+    for row in range(first, last):
+        start, prefix, further, more = _seen(job, row, ends, L[at.WINDOW])
+        number = (row - first) * group
+        own, place = weights + 8 * number * most, sums + 8 * number * size
+        rest = values + (start + common) * line
+        mix(J[at.MIXING], rest, size, prefix - common, own + 8 * common, most, group, place)
+        for j in range(more):
+            value = values + longs_at(further)[j] * line
+            mix(J[at.MIXING], value, size, 1, own + 8 * (prefix + j), most, group, place)
+        for each in range(group):
+            result = J[at.MIXED] + 4 * (row * heads + head * group + each) * size
+            _divided(place + 8 * each * size, own + 8 * each * most, prefix + more, size, result)
+
+
+@compiled()
+def _copied(given: int, result: int, count: int) -> None:
+    one, other = floats_at(given), floats_at(result)
+    for place in range(count):
+        other[place] = one[place]
+
+
+@compiled()
+def _scored(job: int, table: int, keys: int, seen: int, queries: int, count: int, scores: int, apart: int) -> None:
+    """Keys are the outputs of a product with the queries that read them."""
+    J, T = longs_at(job), longs_at(table)
+    T[at.BIAS], T[at.WEIGHT] = 0, keys
+    multiply(J[at.SCORING], table, J[at.SIZE], 0, seen, queries, 0, count, scores, apart)
 
 
 @compiled(fastmath={"reassoc"})
@@ -159,63 +224,28 @@ def _most(scores: Any, count: int) -> Any:
 
 
 @compiled()
-def _weighed(scores: int, count: int, scale: Any, exact: bool) -> bool:
-    """Scores as weights, the largest 1; whether they are numbers."""
-    result = floats_at(scores)
-    is_number = _scaled(result, scale, count)
-    most = _most(result, count)
+def _weighed(scores: int, count: int, scale: Any, exact: bool, weights: int) -> None:
+    """Scores as weights, the largest 1; NaN if one of them is no number."""
+    given, result = floats_at(scores), doubles_at(weights)
+    is_number = _scaled(given, scale, count)
+    most = _most(given, count)
     for j in range(count):
-        result[j] = float32(exponential(float64(result[j] - most)))
+        given[j] = float32(exponential(float64(given[j] - most)))
     if exact:
         shift = float32(WEIGHT_SHIFT)
         for j in range(count):
-            result[j] = (result[j] + shift) - shift
-    return is_number  # type: ignore[no-any-return]
+            given[j] = (given[j] + shift) - shift
+    for j in range(count):
+        result[j] = float64(given[j])
+    if not is_number:
+        result[0] = NAN
 
 
-@compiled(fastmath={"reassoc", "contract"})
-def _mixed(
-    values: int,
-    start: int,
-    prefix: int,
-    further: int,
-    count: int,
-    size: int,
-    weights: int,
-    spare: int,
-    wide: int,
-    narrow: bool,
-    result: Any,
-) -> None:
-    """Values by their weights, in doubles, four by four in the order of the text: wherever they lie in memory."""
-    given, totals, more, whole = floats_at(weights), doubles_at(spare), longs_at(further), 0.0
-    seen = prefix + count
+@compiled(fastmath={"reassoc"})
+def _divided(sums: int, weights: int, seen: int, size: int, result: int) -> None:
+    """Sums of values over that of their weights."""
+    given, totals, found, whole = doubles_at(weights), doubles_at(sums), floats_at(result), 0.0
     for j in range(seen):
-        whole += float64(given[j])
+        whole += given[j]
     for place in range(size):
-        totals[place] = 0.0
-    fours = seen // 4 * 4
-    for j in range(0, fours, 4):
-        a, b = float64(given[j]), float64(given[j + 1])
-        c, d = float64(given[j + 2]), float64(given[j + 3])
-        if a == 0.0 and b == 0.0 and c == 0.0 and d == 0.0:
-            continue
-        line = 4 * size
-        one = floats_at(_at(values, start + j if j < prefix else more[j - prefix], size, narrow, wide))
-        j += 1
-        two = floats_at(_at(values, start + j if j < prefix else more[j - prefix], size, narrow, wide + line))
-        j += 1
-        three = floats_at(_at(values, start + j if j < prefix else more[j - prefix], size, narrow, wide + 2 * line))
-        j += 1
-        four = floats_at(_at(values, start + j if j < prefix else more[j - prefix], size, narrow, wide + 3 * line))
-        for place in range(size):
-            totals[place] += (
-                a * float64(one[place]) + b * float64(two[place]) + c * float64(three[place]) + d * float64(four[place])
-            )
-    for j in range(fours, seen):
-        a = float64(given[j])
-        one = floats_at(_at(values, start + j if j < prefix else more[j - prefix], size, narrow, wide))
-        for place in range(size):
-            totals[place] += a * float64(one[place])
-    for place in range(size):
-        result[place] = float32(totals[place] / whole)
+        found[place] = float32(totals[place] / whole)

@@ -8,14 +8,14 @@ A call with hundreds of arrays would take longer than the forward of a small mod
 # A job: one forward, or one product.
 (
     FUNCTION, THREADS, MEETING, COUNT, CHOSEN, CHOICE, FIRST, LAST, LAYERS, PENDING, HEAD,  # what to compute
-    FORM, HEAD_FORM, NARROW, SCORING,                                                   # of what kind numbers are
+    FORM, HEAD_FORM, NARROW, SCORING, MIXING,                                           # of what kind numbers are
     WIDTH, HEADS, SHARED, SIZE, INNER, VOCABULARY, COARSENESS,                          # sizes of the model
     LAYER_TABLE, LAYER_NUMBERS, NORM, EPS, UNEMBEDDING, _W, _S, _B, _G,                 # its weights; the head's
     ROWS, EXTRAS, TEXTS, ANGLES,                                                        # the rows
     STATES, NORMED, PREPARED, STEPS, PROJECTED, MIXED, GATE, UP, OUT, LOGITS,           # memory to work in
     SCRATCH, SCRATCH_SIZE,                                                              # and each thread's own
     JOB,
-) = range(48)
+) = range(49)
 
 # Forms of rows that are multiplied: floats, or whole numbers of 16 bits, or of 8 with their total behind them, or of 8
 # with the sums of their groups.

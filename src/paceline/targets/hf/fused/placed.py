@@ -14,8 +14,9 @@ from torch import nn
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused import mixing
 from paceline.targets.hf.fused.forward import forward
-from paceline.targets.hf.fused.heads import OWN
+from paceline.targets.hf.fused.heads import own_floats
 from paceline.targets.hf.fused.stages import reach, size_of
 from paceline.targets.hf.fused.team import Table
 from paceline.targets.hf.fused.tiles import OUTPUTS
@@ -169,6 +170,7 @@ class PlacedWeights:
         table[at.UNEMBEDDING : at.UNEMBEDDING + at.LINEAR] = self.head
         table[at.VOCABULARY], table[at.NARROW] = self.vocabulary, self.dtype == torch.bfloat16
         table[at.SCORING] = OF_TYPE[self.dtype].product()
+        table[at.MIXING] = (mixing.of_brains if self.dtype == torch.bfloat16 else mixing.of_floats)()
         return table
 
     def _rows_of_tokens(self, embedding: Any) -> NDArray[Any] | None:
@@ -225,7 +227,7 @@ class Workspace:
             at.UP: (weights.inner, torch.float32),
             at.OUT: (weights.width, torch.float32),
         }
-        self._own, self._group = OWN * weights.size, weights.heads // weights.shared
+        self._group, self._size = weights.heads // weights.shared, weights.size
         self._memory: dict[int, np.ndarray[Any, Any]] = {}
         self._rows = self._length = self._threads = 0
         self._fields, self._places = list[int](), np.zeros(0, np.int64)
@@ -244,7 +246,7 @@ class Workspace:
             self._memory |= {place: _empty(rows, size, kind) for place, (size, kind) in self._sizes.items()}
         if length > had[1] or threads > had[2]:
             had = rows, max(2 * length, had[1]), max(threads, had[2])
-            floats = -(-(self._own + self._group * had[1]) // LINE) * LINE
+            floats = -(-own_floats(self._group, self._size, had[1]) // LINE) * LINE
             self._memory[at.SCRATCH] = _empty(had[2], floats, torch.float32)
         self._fields = [*self._memory, at.SCRATCH_SIZE]
         places = [memory.ctypes.data for memory in self._memory.values()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
@@ -12,7 +10,8 @@ from numba.extending import intrinsic
 
 from paceline.compiled import native
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.tiles import OUTPUTS, Brains, Bytes, Floats, Given, Nibbles, Tile, long
+from paceline.targets.hf.fused.loops import each, long
+from paceline.targets.hf.fused.tiles import OUTPUTS, Brains, Bytes, Floats, Given, Nibbles, Tile
 from paceline.targets.hf.fused.vector import FLOAT, INT, LONG, SHORT, Built
 
 
@@ -33,13 +32,13 @@ class _Product:
         ends = builder.add(self._first, builder.mul(units, long(OUTPUTS)))
         fours = builder.and_(self._count, long(-4))
         self._count_tiles(fours)
-        with self._each(self._first, ends, OUTPUTS) as output:
-            with self._each(long(0), fours, 4) as row:
+        with each(builder, self._first, ends, OUTPUTS) as output:
+            with each(builder, long(0), fours, 4) as row:
                 self._tiles(output, row, 4)
             for count in (2, 1):
                 with builder.if_then(self._has(count)):
                     self._tiles(output, builder.and_(self._count, long(-2 * count)), count)
-        with self._each(ends, self._last, 1) as output, self._each(long(0), self._count, 1) as row:
+        with each(builder, ends, self._last, 1) as output, each(builder, long(0), self._count, 1) as row:
             self._tile(output, row, 1, 1, together=False)
 
     def _has(self, count: int) -> Any:
@@ -55,22 +54,6 @@ class _Product:
         tiles = builder.add(ones, builder.select(self._has(1), parts[1], long(0)))
         self._tiles_ask = builder.udiv(builder.shl(self._size, long(2)), tiles)
         self._steps_ask = builder.udiv(long(OUTPUTS * self._kind.STEP_BYTES), tiles)
-
-    @contextmanager
-    def _each(self, first: Any, last: Any, step: int) -> Iterator[Any]:
-        """A loop from ``first`` to short of ``last``."""
-        builder = self._builder
-        before, head, body, done = builder.block, *(builder.append_basic_block() for _ in range(3))
-        builder.branch(head)
-        builder.position_at_end(head)
-        number = builder.phi(LONG)
-        number.add_incoming(first, before)
-        builder.cbranch(builder.icmp_signed("<", number, last), body, done)
-        builder.position_at_end(body)
-        yield number
-        number.add_incoming(builder.add(number, long(step)), builder.block)
-        builder.branch(head)
-        builder.position_at_end(done)
 
     def _tiles(self, output: Any, row: Any, count: int) -> None:
         """The outputs that stand together, with so many rows."""
@@ -94,8 +77,8 @@ class _Product:
         given = Given(weight, groups, rows, self._inputs, apart, ahead, self._steps_ask)
         sums = kind(builder, count, outputs).sums(given)
         for place in range(count):
-            for each in range(outputs):
-                self._store(sums[place][each], builder.add(number, long(each)), builder.add(row, long(place)))
+            for other in range(outputs):
+                self._store(sums[place][other], builder.add(number, long(other)), builder.add(row, long(place)))
 
     def _ahead(self, begin: Any, row: Any, count: int, part: int) -> Any:
         """What a tile asks for: its share of the memory behind the outputs that stand together."""

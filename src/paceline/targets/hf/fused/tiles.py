@@ -8,14 +8,14 @@ the same bits in every tile.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 from llvmlite import ir
 
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.instructions import FOURS, NARROW, PAIRS, SETS, Fours
-from paceline.targets.hf.fused.vector import BYTE, FLOAT, INT, LONG, SHORT, function
+from paceline.targets.hf.fused.loops import Sums, long, loop
+from paceline.targets.hf.fused.vector import BYTE, FLOAT, INT, SHORT, function
 
 OUTPUTS = 4
 """Outputs of a weight that stand together."""
@@ -27,9 +27,6 @@ LANES = 16 if "avx512f" in SETS else 8
 """Floats of a vector."""
 NEAREST, NEAR = 3, 2
 """Caches, as LLVM numbers them."""
-
-Sums = list[list[Any]]
-"""By row and output."""
 
 
 class Given(NamedTuple):
@@ -83,27 +80,6 @@ class Tile(ABC):
     def sums(self, given: Given) -> Sums:
         """Sums of each row and output."""
 
-    def loop(self, begin: Any, end: Any, step: int, totals: Sums, body: Callable[[Any, Sums], Sums]) -> Sums:
-        """``totals``, and what ``body`` adds to them at each ``step`` from ``begin`` to short of ``end``."""
-        builder = self.builder
-        before, head, inside, done = builder.block, *(builder.append_basic_block() for _ in range(3))
-        builder.branch(head)
-        builder.position_at_end(head)
-        first = builder.phi(LONG)
-        first.add_incoming(begin, before)
-        now = [[builder.phi(total.type) for total in line] for line in totals]
-        builder.cbranch(builder.icmp_signed("<", first, end), inside, done)
-        builder.position_at_end(inside)
-        found = body(first, now)
-        first.add_incoming(builder.add(first, long(step)), builder.block)
-        for places, given, made in zip(now, totals, found, strict=True):
-            for place, one, other in zip(places, given, made, strict=True):
-                place.add_incoming(one, before)
-                place.add_incoming(other, builder.block)
-        builder.branch(head)
-        builder.position_at_end(done)
-        return now
-
     def zeros(self, kind: Any) -> Sums:
         return [[ir.Constant(kind, [0] * kind.count)] * self.outputs for _ in range(self.count)]
 
@@ -130,11 +106,11 @@ class Tile(ABC):
         return self.builder.inttoptr(address, kind.as_pointer())
 
     def vector(self, address: Any, kind: Any) -> Any:
-        return self.builder.load(self.at(address, kind), align=1)
+        return loaded(self.builder, address, kind)
 
 
-def long(value: int) -> Any:
-    return ir.Constant(LONG, value)
+def loaded(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
 
 
 class BytesByPairs(Tile):
@@ -167,7 +143,7 @@ class BytesByPairs(Tile):
                 found.append([PAIRS.added(builder, total, values, weights) for total, weights in pairs])
             return found
 
-        totals = self.loop(long(0), given.inputs, self.STEP, self.zeros(PAIRS.sums), body)
+        totals = loop(builder, long(0), given.inputs, self.STEP, self.zeros(PAIRS.sums), body)
         return [[PAIRS.total(builder, total) for total in line] for line in totals]
 
 
@@ -203,7 +179,7 @@ class BytesByFours(Tile):
                 found.append([vectors.added(builder, total, weights, values) for total, weights in pairs])
             return found
 
-        totals = self.loop(long(0), given.inputs, self.STEP, self.zeros(vectors.sums), body)
+        totals = loop(builder, long(0), given.inputs, self.STEP, self.zeros(vectors.sums), body)
         found = []
         for row, line in zip(rows, totals, strict=True):
             total = builder.load(self.at(builder.add(row, given.inputs), INT))
@@ -254,12 +230,12 @@ class Nibbles(Tile):
         self._tables = [builder.add(given.groups, builder.mul(size, long(output))) for output in range(self.outputs)]
         fitting = self.FITTING * self.STEP
         whole = builder.and_(given.inputs, long(-fitting))
-        totals = self.loop(
-            long(0), whole, fitting, self.zeros(NARROW.sums), lambda *at: self._added(given, self.FITTING, *at)
+        totals = loop(
+            builder, long(0), whole, fitting, self.zeros(NARROW.sums), lambda *at: self._added(given, self.FITTING, *at)
         )
-        totals = self.loop(whole, given.inputs, self.STEP, totals, lambda *at: self._added(given, 1, *at))
-        eighths = self.loop(
-            long(0), lines, NARROW.values, self.zeros(NARROW.sums), lambda *at: self._eighths(given, *at)
+        totals = loop(builder, whole, given.inputs, self.STEP, totals, lambda *at: self._added(given, 1, *at))
+        eighths = loop(
+            builder, long(0), lines, NARROW.values, self.zeros(NARROW.sums), lambda *at: self._eighths(given, *at)
         )
         three = ir.Constant(NARROW.sums, [3] * (NARROW.values // 2))
         found = []
@@ -343,18 +319,20 @@ class Floats(Tile):
         def body(first: Any, totals: Sums) -> Sums:
             offset = builder.shl(first, long(self.SHIFT))
             self.ask(given, builder.udiv(first, long(self.STEP)))
-            weights = [self.widened(builder.add(output, offset)) for output in outputs]
+            weights = [self.widened(builder, builder.add(output, offset)) for output in outputs]
             found = []
             for row, line in zip(rows, totals, strict=True):
                 values = self.vector(builder.add(row, builder.shl(first, long(2))), self.KIND)
                 found.append([self._added(values, one, total) for one, total in zip(weights, line, strict=True)])
             return found
 
-        totals = self.loop(long(0), given.inputs, self.STEP, self.zeros(self.KIND), body)
+        totals = loop(builder, long(0), given.inputs, self.STEP, self.zeros(self.KIND), body)
         return [[self._total(total) for total in line] for line in totals]
 
-    def widened(self, address: Any) -> Any:
-        return self.vector(address, self.KIND)
+    @classmethod
+    def widened(cls, builder: Any, address: Any) -> Any:
+        """A vector of weights as floats."""
+        return loaded(builder, address, cls.KIND)
 
     def _added(self, values: Any, weights: Any, total: Any) -> Any:
         builder = self.builder
@@ -377,7 +355,8 @@ class Brains(Floats):
 
     STEP_BYTES, SHIFT = 2 * LANES, 1
 
-    def widened(self, address: Any) -> Any:
+    @classmethod
+    def widened(cls, builder: Any, address: Any) -> Any:
         wide = ir.VectorType(INT, LANES)
-        bits = self.builder.zext(self.vector(address, ir.VectorType(SHORT, LANES)), wide)
-        return self.builder.bitcast(self.builder.shl(bits, ir.Constant(wide, [16] * LANES)), self.KIND)
+        bits = builder.zext(loaded(builder, address, ir.VectorType(SHORT, LANES)), wide)
+        return builder.bitcast(builder.shl(bits, ir.Constant(wide, [16] * LANES)), cls.KIND)

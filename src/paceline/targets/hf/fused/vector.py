@@ -113,6 +113,22 @@ def multiply(
     return _caller(9)  # type: ignore[no-any-return]
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def mix(
+    context: Any,
+    address: Any,
+    values: Any,
+    size: Any,
+    seen: Any,
+    weights: Any,
+    apart: Any,
+    count: Any,
+    totals: Any,
+) -> Built:
+    """Values by their weights, by the function at an address."""
+    return _caller(7)  # type: ignore[no-any-return]
+
+
 # --- functions of LLVM and the system ---------------------------------------------------------------------------
 
 
