@@ -163,14 +163,20 @@ def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
     return found if target.fixed is None else found | {"fixed": [target.fixed, target.own]}
 
 
-class Step(Contestant[None, None]):
-    """A forward along one path, or the library's own."""
+class Step(Contestant[None, float]):
+    """A forward along one path, or the library's own. The second of two counts: threads of the library that was timed
+    before look for more work for a while, and those of this one may sleep."""
 
-    def __init__(self, name: str, step: Callable[[], object]) -> None:
-        self.name, self._step = name, step
+    def __init__(self, name: str, step: Callable[[], object], settle: Callable[[], None]) -> None:
+        self.name, self._step, self._settle = name, step, settle
 
-    def do(self, task: None, clock: Clock) -> None:
+    def do(self, task: None, clock: Clock) -> float:
         self._step()
+        self._settle()
+        began = clock()
+        self._step()
+        self._settle()
+        return clock() - began
 
 
 def _timed(
@@ -182,16 +188,17 @@ def _timed(
 
     paths = paths_of(target)
     others = {name: other.read(requests[0]) for name, other in theirs.items()}
-    steps = [Step(name, partial(along, path)) for name, path in paths.items()]
-    steps += [Step(name, step) for name, step in others.items()]
-    race = Race(contestants=steps, settle=partial(_wait, target.device), tidy=False)
+    settle = partial(_wait, target.device)
+    steps = [Step(name, partial(along, path), settle) for name, path in paths.items()]
+    steps += [Step(name, step, settle) for name, step in others.items()]
+    race = Race(contestants=steps, tidy=False)
     heats = list(race.run([None], passes=WARM + repeats))[WARM:]
     logits = {name: along(path).float() for name, path in paths.items()}
     own = next(iter(logits.values()))
     gaps = {name: _apart(rows, own) for name, rows in logits.items()}
     gaps |= {name: _apart(step().float(), own[0]) for name, step in others.items()}
     for step in steps:
-        milliseconds = 1000 * statistics.median(heat.laps[step.name].seconds for heat in heats)
+        milliseconds = 1000 * statistics.median(heat.laps[step.name].result for heat in heats)
         yield Forward(step.name, context, len(requests), len(requests[0].tokens), milliseconds, gaps[step.name])
 
 

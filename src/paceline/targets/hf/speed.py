@@ -53,10 +53,11 @@ def relative(layers: Sequence[Layer], inputs: Sequence[torch.Tensor], clock: Cal
     of all numbers. An input is cut to its first rows."""
     totals = [0.0] * len(layers)
     for count in ROWS:
-        least = [float("inf")] * len(layers)
-        for _ in range(TURNS):
-            for number, (layer, rows) in enumerate(zip(layers, inputs, strict=True)):
-                least[number] = min(least[number], _seconds(layer, rows[:count].clone(), clock))
+        # each its turns at a stretch: another library's threads look for work for a while after each of its calls
+        least = [
+            min(_seconds(layer, rows[:count].clone(), clock) for _ in range(TURNS))
+            for layer, rows in zip(layers, inputs, strict=True)
+        ]
         totals = [total + took / min(least) / len(ROWS) for total, took in zip(totals, least, strict=True)]
     return totals
 
