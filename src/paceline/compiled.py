@@ -68,5 +68,6 @@ def _digest(function: Any) -> str:
 
 @cache
 def _digest_of(folder: Path) -> str:
-    sources = [Path(__file__), *sorted(folder.glob("*.py"))]
+    shared = [Path(__file__), Path(__file__).parent / "law" / "kernels.py"]
+    sources = [*shared, *sorted(folder.glob("*.py"))]
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from paceline.law.dice import Dice, KeyedDice
 from paceline.law.distribution import Distribution, Weight, race
 from paceline.law.noise import Noise, Stream
-from paceline.law.outlook import Outlook
+from paceline.law.outlook import Draw, Outlook
 from paceline.law.scores import log_normalizer, log_probabilities
 from paceline.law.settings import Processor, Sampling
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Dice",
     "Distribution",
+    "Draw",
     "KeyedDice",
     "Law",
     "Noise",

@@ -50,7 +50,7 @@ def _pair(block: Any, index: Any, sample: Any, stream: Any, k0: Any, k1: Any) ->
 
 
 @compiled()
-def _uniform(token: Any, index: Any, sample: Any, stream: Any, k0: Any, k1: Any) -> Any:
+def uniform(token: Any, index: Any, sample: Any, stream: Any, k0: Any, k1: Any) -> Any:
     even, odd = _pair(token >> ODD, index, sample, stream, k0, k1)
     return (np.float64((odd if token & ODD else even) >> UNUSED) + 0.5) * 2.0**-52
 
@@ -63,7 +63,7 @@ def uniforms(ids: Any, indices: Any, sample: int, stream: int, k0: int, k1: int,
     for number in range(ids.size):
         token, index = uint64(ids[number]), uint64(indices[number if indices.size > 1 else 0])
         tokens, places = tokens | token, places | index
-        found[number] = _uniform(token, index, text, word, key0, key1)
+        found[number] = uniform(token, index, text, word, key0, key1)
     fits: bool = tokens >> uint64(33) == 0 and places <= LOW
     return fits
 
@@ -143,7 +143,7 @@ def contesting(row: Any, temperature: float, min_p: float, index: int, sample: i
             if words[token & 1, (token % BLOCK) >> 1] < least:
                 continue
             weight = math.exp((np.float64(row[token]) - peak) / temperature)
-            time = -math.log(_uniform(uint64(token), place, text, uint64(0), key0, key1)) / weight
+            time = -math.log(uniform(uint64(token), place, text, uint64(0), key0, key1)) / weight
             if time > bound or weight < min_p * (1 - MARGIN):
                 continue
             if count == ids.size:

@@ -9,7 +9,7 @@ expensive is computed: a drafter need not be exact, since a wrong guess is refus
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.law.adjust import Adjustment
+    from paceline.law.noise import Noise
 
 NEGLIGIBLE = 1e-5
 """Tokens less likely than this share of the best one are not drafted."""
@@ -36,6 +37,19 @@ NOTHING_LIKELY = Distribution(np.empty(0, np.int64), np.empty(0))
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a token is chosen after a row, in numbers alone. Without ``noise`` the likeliest wins."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    noise: Noise | None
+    place: int
+    """Of the first such token in the text."""
 
 
 class Outlook:
@@ -55,6 +69,13 @@ class Outlook:
             return Adjustment(_within(settings, size), prompt_length)
 
         self._adjustment = adjustment
+
+    def draw(self, noise: Noise | None, place: int) -> Draw | None:
+        """None where more than the row decides."""
+        if self._sampling.adjusts:
+            return None
+        settings = self._sampling
+        return Draw(settings.temperature, settings.top_k, settings.top_p, settings.min_p, noise, place)
 
     def laws(self, rows: torch.Tensor, texts: Iterable[Ints]) -> list[Distribution]:
         """The law of each row of ``[rows, vocabulary]``; ``texts`` are the tokens before each, read only if needed."""

@@ -22,6 +22,7 @@ from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 if TYPE_CHECKING:
     import torch
 
+    from paceline.targets.chains import Chain, Drafted
     from paceline.targets.scores import Scores
 
 
@@ -317,6 +318,10 @@ class Target(ABC):
     def score(self, requests: Sequence[Request]) -> list[Scores]:
         """`submit`, and wait for the result."""
         return self.submit(requests).result()
+
+    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+        """Draft a token after another behind several texts; None where the caller has to, level by level."""
+        return None
 
     def reach(self, position: int) -> Reach:
         """What may be drafted behind a root at ``position``."""

@@ -190,11 +190,20 @@ class Assistant(Drafter):
             going = [ask.state for ask, growth in zip(asks, growths, strict=True) if not growth.done]
             while self._read_piece(going):
                 pass
+            self._follow_chains(growths)
             while growing := [growth for growth in growths if not growth.done]:
                 scores = self.model.submit([growth.request() for growth in growing]).result()
                 for growth, found in zip(growing, scores, strict=True):
                     growth.grow(found)
         return [growth.tree(self.name) for growth in growths]
+
+    def _follow_chains(self, growths: Sequence[Growing]) -> None:
+        """Have the model choose the tokens of chains itself, where it can."""
+        pairs = [(growth, growth.chain()) for growth in growths if type(growth) is Growth]
+        chains = [(growth, chain) for growth, chain in pairs if chain is not None]
+        if chains and (drafts := self.model.drafted([chain for _, chain in chains])) is not None:
+            for (growth, _), draft in zip(chains, drafts, strict=True):
+                growth.follow(draft)
 
     def growth(self, ask: Ask) -> Growing:
         """A draft to be grown."""

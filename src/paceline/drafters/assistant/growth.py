@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.assistant.state import AssistantState
+from paceline.drafters.assistant.state import NO_ROWS, AssistantState
 from paceline.drafters.noise import SharedNoise, foremost, hides_noise
 from paceline.law import Distribution
 from paceline.targets.base import Request
+from paceline.targets.chains import Chain, Drafted
 from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree, Floats, Ints
 
@@ -102,6 +103,26 @@ class Growth:
         above = [self._row_of[self._parents[node]] for node in self._frontier]
         tokens = np.array([self._tokens[node] for node in self._frontier], np.int64)
         return self._reading.fed(tokens), np.array(above, np.int64)
+
+    def chain(self) -> Chain | None:
+        """The whole draft as one chain, where its tokens need nothing but their rows; before it has grown."""
+        reading, shape = self._reading, self._shape
+        plain = type(reading) is AssistantState and shape.beams == shape.top == 1 and not shape.confidence
+        if self.done or self._level or self._sampled or not plain:
+            return None
+        context = self._texts[ROOT]
+        draw = reading.outlook.draw(context.noise if self._shared else None, len(context))
+        if draw is None:
+            return None
+        return Chain(reading.rows, reading.unread.copy(), self._depth, draw, reading.vocab_size, reading.ends)
+
+    def follow(self, drafted: Drafted) -> None:
+        """Be the draft that `chain` became."""
+        reading, count = self._reading, len(drafted.tokens)
+        reading.work = reading.work.plus(forwards=max(1, count))
+        reading.parents = np.arange(-1, count - 2) if count > 1 else NO_ROWS
+        self._tokens, self._scores, self._parents = drafted.tokens, drafted.scores, list(range(-1, count - 1))
+        self._frontier = []
 
     def moved(self, by: int) -> None:
         """The row of the text that it follows has another number, while nothing has grown yet."""

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 from paceline.targets.base import NOTHING, Request, Want
+from paceline.targets.chains import Chain, Drafted
 from paceline.targets.scores import Scores
 
 UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
@@ -175,3 +176,7 @@ class ForwardPath(Protocol):
         """Note the requests' tokens in their rows, write their keys and values (`Segment.of_all` and
         `CacheRows.write`), and compute what is wanted. Called without gradients, one job at a time."""
         ...
+
+    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+        """Draft a token after another behind several texts, or None (`Target.drafted`)."""
+        return None

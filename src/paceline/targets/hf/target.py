@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Done, Pending, Reach, Request, Target
 from paceline.targets.cache import CacheRows, persistent_tensors
+from paceline.targets.chains import Chain, Drafted
 from paceline.targets.forked import note_use
 from paceline.targets.hf.compiled import compiling_pays
 from paceline.targets.hf.generation import settings_of
@@ -226,6 +227,13 @@ class HFTarget(Target):
             found = path.run(job)
             job.check_heard()
             return found.split(job)
+
+    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+        if self.mode is not Mode.PACKED or self.switch is not None or (self.limits.alone and len(chains) > 1):
+            return None
+        note_use()
+        with self._one_at_a_time, persistent_tensors():
+            return self.paths[0].drafted(chains)
 
     def fingerprint(self) -> str:
         """A digest of the names and shapes of all weights and of an even sample of the values of each."""

@@ -106,7 +106,7 @@ def attended(job: int, layer: int, first: int, last: int, ends: bool, head: int,
 @compiled(inline="always")
 def _origin(job: int, row: int, ends: bool) -> int:
     """Of the chosen rows, if the layer ``ends`` with these, else of all."""
-    return longs_at(longs_at(job)[at.CHOICE])[row] if ends else row  # type: ignore[no-any-return]
+    return longs_at(longs_at(job)[at.CHOICE])[row] if ends else row
 
 
 @compiled(inline="always")

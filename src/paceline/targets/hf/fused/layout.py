@@ -14,8 +14,18 @@ A call with hundreds of arrays would take longer than the forward of a small mod
     ROWS, EXTRAS, TEXTS, ANGLES,                                                        # the rows
     STATES, NORMED, PREPARED, STEPS, PROJECTED, MIXED, GATE, UP, OUT, LOGITS,           # memory to work in
     SCRATCH, SCRATCH_SIZE,                                                              # and each thread's own
+    STEP, CHAIN_MEETING, CHAINS, DEPTH, RACES, NEXT_ROWS, NEXT_CHOICE,                  # of drafts, token by token
+    EMBEDDING, NARROW_EMBEDDING, DRAWN, DRAFTED, CHANCES,
     JOB,
-) = range(49)
+) = range(61)
+
+# How a text's tokens are chosen; temperature, top-p and min-p are doubles. Its draft has so many tokens at most, and
+# fewer where one of its ends comes.
+(
+    LENGTH, SIZE_OF_RACE, TEMPERATURE, TOP_K, TOP_P, MIN_P,
+    IS_NOISY, INDEX, SAMPLE, SEED, _S2, ENDS, END_COUNT,
+    RACE,
+) = range(14)
 
 # Forms of rows that are multiplied: floats, or whole numbers of 16 bits, or of 8 with their total behind them, or of 8
 # with the sums of their groups.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Self
 
@@ -9,6 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.targets.base import Request
+from paceline.targets.chains import Chain, Drafted
 from paceline.targets.hf.attention import Segment
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.placed import PlacedWeights, Unplaceable, Workspace, rows_of, texts_of
@@ -85,6 +88,16 @@ class Fused(Lean):
             taps.hidden[last] = self._normed(shown)
             logits = self._unembedded(select(outputs.logit_rows, shown[None])[0].contiguous().numpy())
         return Found(logits if outputs.logits else None, taps)
+
+    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+        unread = [Request(chain.rows, chain.tokens, np.arange(-1, len(chain.tokens) - 1)) for chain in chains]
+        if not self.takes(ForwardJob(unread)) or self._weights.embedding is None:
+            return None
+        from paceline.targets.hf.fused.drafting import Drafting
+
+        end = max(request.end + chain.depth for request, chain in zip(unread, chains, strict=True))
+        angles = self._rotary.upto(end, self.modules.rotary, LIKE)
+        return Drafting(chains, self._weights, self._space, angles).run()
 
     def _shown(self, states: States) -> torch.Tensor:
         """A copy in the model's type, for states go on changing."""

@@ -88,7 +88,7 @@ class PlacedWeights:
         self.vocabulary = _outputs(modules.head)
         self.head_kind = KINDS[self.kind.head]
         self.head = self._linear(modules.head, self.head_kind, (self.vocabulary, self.width))
-        self._embedding = self._rows_of_tokens(modules.embedding)
+        self.embedding = self._rows_of_tokens(modules.embedding)
         self._facts = self._read()
         self.job = self._table()
 
@@ -187,10 +187,10 @@ class PlacedWeights:
 
     def embedded(self, tokens: Ints) -> NDArray[np.float32]:
         """The states ``[n, width]`` that enter the first layer."""
-        if self._embedding is None:
+        if self.embedding is None:
             found: torch.Tensor = self._modules.embedding(torch.from_numpy(tokens))
             return found.float().contiguous().numpy().copy()
-        rows = self._embedding.take(tokens, axis=0)
+        rows = self.embedding.take(tokens, axis=0)
         return rows if rows.dtype == np.float32 else (rows.astype(np.int32) << 16).view(np.float32)
 
 

@@ -1,0 +1,35 @@
+"""Drafts of one token after another, for targets that choose them without a word between forwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline.tree import Ints
+
+if TYPE_CHECKING:
+    from paceline.law import Draw
+    from paceline.targets.base import Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Draft ``depth`` tokens behind the unread ``tokens`` of a text, whose rows are committed by that. The rows of the
+    draft are tentative, one below the other, but for the last token, which has none."""
+
+    rows: Rows
+    tokens: Ints
+    depth: int
+    draw: Draw
+    size: int | None
+    """Tokens are drafted of the first so many; None for all."""
+    ends: frozenset[int]
+    """Nothing follows these."""
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """The tokens of a draft, and the logarithms of how likely each is to be chosen there."""
+
+    tokens: list[int]
+    scores: list[float]

@@ -1,0 +1,139 @@
+"""Drafts of one token after another in one call: forwards, and between them the choice of the next token."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import float32, float64, int32
+
+from paceline.compiled import compiled, native
+from paceline.law.kernels import uniform
+from paceline.law.outlook import LOG_NEGLIGIBLE
+from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.forward import MINE, meet
+from paceline.targets.hf.fused.vector import call, doubles_at, float_of, floats_at, longs_at, shorts_at
+
+
+@native(MINE)
+def chained(job: int, thread: int) -> None:
+    """Forwards of a chain: of all unread rows, then of one row of each text."""
+    J = longs_at(job)
+    threads, texts, met = J[at.THREADS], J[at.CHAINS], 0
+    for step in range(J[at.DEPTH]):
+        call(J[at.STEP], job, thread)
+        met = meet(J[at.CHAIN_MEETING], threads, met)
+        if thread == 0:
+            longs_at(J[at.MEETING])[0] = 0  # for the next forward
+            J[at.ROWS], J[at.COUNT], J[at.CHOSEN] = J[at.NEXT_ROWS], texts, texts
+            J[at.CHOICE] = J[at.NEXT_CHOICE]
+        for text in range(thread, texts, threads):
+            drawn(job, text, step, thread)
+        met = meet(J[at.CHAIN_MEETING], threads, met)
+
+
+@compiled()
+def drawn(job: int, text: int, step: int, thread: int) -> None:
+    """The token after a text, and the row that reads it next."""
+    J = longs_at(job)
+    R, N = longs_at(J[at.RACES] + 8 * at.RACE * text), doubles_at(J[at.RACES] + 8 * at.RACE * text)
+    if step >= R[at.LENGTH]:
+        return  # it has ended
+    scores = floats_at(J[at.LOGITS] + 4 * text * J[at.VOCABULARY])
+    own = J[at.DRAWN] + 16 * thread * J[at.VOCABULARY]
+    ids, weights = longs_at(own), doubles_at(own + 8 * J[at.VOCABULARY])
+    count = _weighed(scores, R[at.SIZE_OF_RACE], N[at.TEMPERATURE], ids, weights)
+    count = _kept(ids, weights, count, R[at.TOP_K], N[at.TOP_P], N[at.MIN_P])
+    if count == 0:
+        R[at.LENGTH] = step
+        return
+    token, speed, speeds = -1, -1.0, 0.0
+    for number in range(count):
+        other = weights[number]
+        if R[at.IS_NOISY]:
+            draw = uniform(
+                np.uint64(ids[number]),
+                np.uint64(R[at.INDEX] + step),
+                np.uint64(R[at.SAMPLE]),
+                np.uint64(0),
+                np.uint64(R[at.SEED]),
+                np.uint64(R[at.SEED + 1]),
+            )
+            other = other / -math.log(draw)
+        speeds += other
+        if other > speed:
+            token, speed = ids[number], other
+    longs_at(J[at.DRAFTED])[text * J[at.DEPTH] + step] = token
+    doubles_at(J[at.CHANCES])[text * J[at.DEPTH] + step] = math.log(speed / speeds)
+    ends = longs_at(R[at.ENDS])
+    for number in range(R[at.END_COUNT]):
+        if ends[number] == token:
+            R[at.LENGTH] = step + 1
+    _embedded(job, token, text)
+    row = longs_at(J[at.NEXT_ROWS] + 8 * at.ROW * text)
+    if step:
+        row[at.POSITION] += 1
+        row[at.PLACE] += 1
+        row[at.PREFIX] += 1
+
+
+@compiled()
+def _weighed(scores: Any, size: int, temperature: float, ids: Any, weights: Any) -> int:
+    """The tokens that are not negligible and their weights, the best one's 1; none where no score is greatest."""
+    peak, is_number = scores[0], True
+    for token in range(size):
+        peak = max(peak, scores[token])
+        is_number = is_number and scores[token] == scores[token]
+    if not is_number or peak - peak != float32(0.0):
+        return 0
+    least, count = float64(peak) + temperature * LOG_NEGLIGIBLE, 0
+    for token in range(size):
+        if float64(scores[token]) >= least:
+            ids[count], weights[count] = token, math.exp((float64(scores[token]) - float64(peak)) / temperature)
+            count += 1
+    return count
+
+
+@compiled()
+def _kept(ids: Any, weights: Any, count: int, top_k: int, top_p: float, min_p: float) -> int:
+    """Those that top-k, top-p and min-p leave."""
+    least = min_p
+    if (0 < top_k < count) or top_p < 1.0:
+        heaviest = np.empty(count)
+        for number in range(count):
+            heaviest[number] = -weights[number]
+        heaviest.sort()
+        kept = min(count, top_k) if top_k > 0 else count
+        if top_p < 1.0:
+            mass, before = 0.0, 0.0
+            for number in range(kept):
+                mass -= heaviest[number]
+            for number in range(kept):
+                if number and before >= top_p * mass:
+                    kept = number
+                    break
+                before -= heaviest[number]
+        least = max(least, -heaviest[kept - 1])
+    left = 0
+    for number in range(count):
+        if weights[number] >= least:
+            ids[left], weights[left] = ids[number], weights[number]
+            left += 1
+    return left
+
+
+@compiled()
+def _embedded(job: int, token: int, row: int) -> None:
+    """The state that enters the first layer for a token."""
+    J = longs_at(job)
+    width = J[at.WIDTH]
+    states = floats_at(J[at.STATES] + 4 * row * width)
+    if J[at.NARROW_EMBEDDING]:
+        halves = shorts_at(J[at.EMBEDDING] + 2 * token * width)
+        for place in range(width):
+            states[place] = float_of(int32(halves[place]) << int32(16))
+        return
+    given = floats_at(J[at.EMBEDDING] + 4 * token * width)
+    for place in range(width):
+        states[place] = given[place]

@@ -1,0 +1,115 @@
+"""Drafts of several texts, a token after another, as one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from paceline.targets.base import Request
+from paceline.targets.chains import Chain, Drafted
+from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.chains import chained
+from paceline.targets.hf.fused.placed import PlacedWeights, Workspace, rows_of, texts_of
+from paceline.targets.hf.fused.team import TEAM, Table
+from paceline.tree import Ints
+
+
+class Drafting:
+    """One job over some texts. What it names by address is held here."""
+
+    def __init__(self, chains: Sequence[Chain], weights: PlacedWeights, space: Workspace, angles: torch.Tensor) -> None:
+        assert weights.embedding is not None, "tokens are read in between"
+        self._chains, self._weights, self._depth = chains, weights, max(chain.depth for chain in chains)
+        self._requests = [_with_room(chain, self._depth) for chain in chains]
+        table, further = rows_of(self._requests)
+        ends = np.cumsum([len(request.tokens) for request in self._requests])
+        last = ends - self._depth - 1  # the unread token whose row predicts the first of the draft
+        counts = [len(chain.tokens) for chain in chains]
+        unread = np.concatenate([np.arange(end - n, end) for end, n in zip(last + 1, counts, strict=True)])
+        self._rows, self._next = table[unread].copy(), table[last + 1].copy()
+        count, texts = len(unread), len(chains)
+        tokens = np.concatenate([request.tokens for request in self._requests])[unread]
+        self._states = np.ascontiguousarray(weights.embedded(tokens))
+        self._logits = torch.empty((texts, weights.vocabulary), dtype=torch.float32, device="cpu")
+        self._chosen, self._following = np.searchsorted(unread, last), np.arange(texts)
+        self._places = texts_of(self._requests, weights)
+        self._draws = np.zeros((texts, at.RACE), np.int64)
+        self._ends = [np.array(sorted(chain.ends), np.int64) for chain in chains]
+        for line, chain, over in zip(self._draws, chains, self._ends, strict=True):
+            _fill(line, chain, over)
+            line[at.SIZE_OF_RACE] = min(weights.vocabulary, chain.size or weights.vocabulary)
+        self._drafted = np.zeros((texts, self._depth), np.int64)
+        self._chances = np.zeros((texts, self._depth))
+        self._meeting = np.zeros(1, np.int64)
+        threads = torch.get_num_threads()
+        self._drawn = np.empty((threads, 2 * weights.vocabulary), np.int64)
+        self._texts = np.array([place.ctypes.data for place in self._places], np.int64)
+        self._angles, self._further = angles, further
+        self._job = self._table(threads, count)
+        space.into(self._job, max(count, texts), max(request.end for request in self._requests))
+
+    def _table(self, threads: int, count: int) -> Table:
+        job, weights = self._weights.job.copy(), self._weights
+        job[at.STEP], job[at.FUNCTION], job[at.THREADS] = job[at.FUNCTION], chained(), threads
+        job[at.COUNT], job[at.CHOSEN], job[at.CHAINS] = count, len(self._chains), len(self._chains)
+        job[at.FIRST], job[at.LAST], job[at.HEAD], job[at.DEPTH] = 0, len(weights.layers), 1, self._depth
+        arrays = {
+            at.ROWS: self._rows,
+            at.EXTRAS: self._further,
+            at.TEXTS: self._texts,
+            at.CHOICE: self._chosen,
+            at.STATES: self._states,
+            at.RACES: self._draws,
+            at.NEXT_ROWS: self._next,
+            at.NEXT_CHOICE: self._following,
+            at.CHAIN_MEETING: self._meeting,
+            at.DRAWN: self._drawn,
+            at.DRAFTED: self._drafted,
+            at.CHANCES: self._chances,
+            at.EMBEDDING: weights.embedding,
+        }
+        for place, array in arrays.items():
+            assert array is not None and array.flags.c_contiguous, "rows lie one behind the other"
+            job[place] = array.ctypes.data
+        job[at.NARROW_EMBEDDING] = weights.embedding is not None and weights.embedding.dtype == np.int16
+        job[at.ANGLES], job[at.LOGITS] = self._angles.data_ptr(), self._logits.data_ptr()
+        return job
+
+    def run(self) -> list[Drafted]:
+        """Draft. Rows of the unread tokens are committed then, and those of the draft are tentative."""
+        TEAM.run(self._job)
+        found = []
+        for number, chain in enumerate(self._chains):
+            length = int(self._draws[number, at.LENGTH])
+            tokens = self._drafted[number, :length]
+            chain.rows.keep(range(len(chain.tokens)))
+            chain.rows.note(tokens[:-1])
+            found.append(Drafted(tokens.tolist(), self._chances[number, :length].tolist()))
+        texts_of(self._held(found), self._weights)
+        return found
+
+    def _held(self, found: Sequence[Drafted]) -> list[Request]:
+        """Requests for the tentative rows, which are written already."""
+        lengths = [max(0, len(one.tokens) - 1) for one in found]
+        pairs = zip(self._chains, lengths, strict=True)
+        return [Request(chain.rows, chain.rows.drafted, np.arange(-1, length - 1)) for chain, length in pairs]
+
+
+def _with_room(chain: Chain, depth: int) -> Request:
+    """The unread tokens, and one behind another the rows of a draft whose tokens come later."""
+    tokens = np.concatenate([chain.tokens, np.zeros(depth, np.int64)])
+    chain.rows.note(tokens)
+    return Request(chain.rows, tokens, np.arange(-1, len(tokens) - 1))
+
+
+def _fill(line: Table, chain: Chain, ends: Ints) -> None:
+    """How a text's tokens are chosen, as the job has it."""
+    numbers, draw = line.view(np.float64), chain.draw
+    line[at.LENGTH], line[at.TOP_K] = chain.depth, draw.top_k
+    numbers[at.TEMPERATURE], numbers[at.TOP_P], numbers[at.MIN_P] = draw.temperature, draw.top_p, draw.min_p
+    if draw.noise is not None:
+        line[at.IS_NOISY], line[at.INDEX], line[at.SAMPLE] = 1, draw.place, draw.noise.sample
+        line[at.SEED : at.SEED + 2] = draw.noise.key
+    line[at.ENDS], line[at.END_COUNT] = ends.ctypes.data, len(ends)
