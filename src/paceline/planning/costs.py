@@ -47,6 +47,8 @@ DOUBT = 1.0
 """Rounds that this assumption counts as."""
 AGING = 200
 """After so many rounds of other sizes, a size's own count for a third of what they did."""
+PLANNED = 64
+"""Rows for which seconds are computed at once."""
 SHORT = 1024
 """Texts up to this length count as equally long; beyond it, lengths within a factor of two do."""
 
@@ -86,6 +88,7 @@ class Costs:
         self._probed = tuple(probed)
         self._pace = 0.0
         self._now = 0
+        self._kept: dict[tuple[int, int], Floats] = {}
         self._timings = tuple(timings)
         for timing in self._timings:
             for _ in range(MEASURED):
@@ -107,8 +110,16 @@ class Costs:
         return Costs(self._timings or (Timing(rows=1, seconds=1.0), Timing(rows=64, seconds=1.0 + 64 * UNTRIED)))
 
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
-        """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long."""
-        known = [size for size in self._nearest(key_of(sequences, length)).values() if _trusted(size)]
+        """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long. A
+        round is planned by them several times, so they are kept until the next one is noted."""
+        key = key_of(sequences, length)
+        kept = self._kept.get(key)
+        if kept is None or len(kept) <= most:
+            kept = self._kept[key] = self._computed(max(most, PLANNED), key)
+        return kept[: most + 1]
+
+    def _computed(self, most: int, key: tuple[int, int]) -> Floats:
+        known = [size for size in self._nearest(key).values() if _trusted(size)]
         plain = min(known, key=attrgetter("rows"))
         places, values = _rising([self._believed(size, plain) for size in known])
         rows = np.arange(most + 1, dtype=np.float64)
@@ -126,6 +137,7 @@ class Costs:
 
     def note(self, timing: Timing) -> None:
         """A round was seen."""
+        self._kept.clear()
         size = self._size(timing)
         weight = math.log(max(timing.seconds, 1e-9)) - self._pace
         if _trusted(size):
