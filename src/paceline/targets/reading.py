@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
-SMALL = 1 << 14
+SMALL = 1 << 12
 """Vocabularies up to this size are read exactly, without blocks."""
 
 _MEAN = 1.0406844905028039
