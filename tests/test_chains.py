@@ -94,10 +94,20 @@ def test_a_chain_is_the_draft_that_grows_by_levels(setting: str, dtype: torch.dt
 
 
 def test_models_in_integers_have_it_too() -> None:
-    texts, budget = [tokens(9, 3).tolist()], [Budget(6, 6)]
-    target = quantized(load_quietly(build("qwen3")))
-    [ours] = proposed(target, texts, budget, temperature=0.9)
+    texts, budget, calls = [tokens(9, 3).tolist()], [Budget(6, 6)], list[int]()
+    draft = HFTarget.drafted
+
+    def counted(self: HFTarget, chains: Sequence[Chain]) -> list[Drafted] | None:
+        found = draft(self, chains)
+        calls.append(0 if found is None else len(found))
+        return found
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.targets.hf.integers.linear.kernel_for", lambda threads: kernels.Compiled)
+        target = quantized(load_quietly(build("qwen3")))
+        patch.setattr(HFTarget, "drafted", counted)
+        [ours] = proposed(target, texts, budget, temperature=0.9)
+        assert sum(calls) == 1
         patch.setattr(HFTarget, "drafted", lambda *_: None)
         [theirs] = proposed(target, texts, budget, temperature=0.9)
     same(ours, theirs)

@@ -18,9 +18,20 @@ from numba import cfunc
 
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused import products
-from paceline.targets.hf.fused.instructions import FOURS, SETS, Fours
+from paceline.targets.hf.fused.instructions import FOURS, SETS, Fours, Pairs
 from paceline.targets.hf.fused.tiles import LINE, BytesByFours, BytesByPairs, Tile
 from paceline.targets.hf.fused.weights import together
+
+
+def by_pairs(*sets: str) -> type[Tile]:
+    """As on a processor with these instructions and no others."""
+    pairs = Pairs(frozenset(sets), wide=True)
+
+    class Other(BytesByPairs):
+        VECTORS = pairs
+        STEP = STEP_BYTES = pairs.values
+
+    return Other
 
 
 class OfHalfAVector(BytesByFours):
@@ -32,7 +43,9 @@ class OfHalfAVector(BytesByFours):
 
 
 def ways() -> list[type[Tile]]:
-    found: list[type[Tile]] = [BytesByPairs]
+    found: list[type[Tile]] = [BytesByPairs, by_pairs()]
+    kinds = (("avx2",), ("avx2", "avx512bw"), ("avx2", "avx512bw", "avx512vnni"))
+    found += [by_pairs(*sets) for sets in kinds if SETS.issuperset(sets)]
     if FOURS is not None:
         found.append(BytesByFours)
     if "avx512vl" in SETS and "avx512vnni" in SETS:
@@ -89,5 +102,3 @@ def test_the_instruction_is_used_where_the_processor_has_it() -> None:
     assert wide is not None
     assert narrow is not None
     assert (wide.values, narrow.values) == (64, 32)
-    chosen = BytesByPairs if FOURS is None else BytesByFours
-    assert products.Bytes is chosen

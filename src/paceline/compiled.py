@@ -68,6 +68,7 @@ def _digest(function: Any) -> str:
 
 @cache
 def _digest_of(folder: Path) -> str:
-    shared = [Path(__file__), Path(__file__).parent / "law" / "kernels.py"]
+    law = Path(__file__).parent / "law"
+    shared = [Path(__file__), law / "kernels.py", law / "outlook.py"]
     sources = [*shared, *sorted(folder.glob("*.py"))]
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()

@@ -27,14 +27,17 @@ import time
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from paceline.context import Context
 from paceline.drafters.asking import answered, asked
 from paceline.drafters.base import Budget
 from paceline.errors import DefectError, DrafterError
 from paceline.law import Distribution, Law, Noise, Place, laws
+from paceline.law.contenders import HOST
 from paceline.planning.base import Cut
 from paceline.targets.scores import Scores
-from paceline.tree import DraftTree
+from paceline.tree import ROOT, DraftTree
 
 BEFORE = ("plan", "propose", "worth", "enrich", "cut", "score")
 """The calls of a round up to its forward, in their order; each is made once at most."""
@@ -125,15 +128,38 @@ class ScoredRow(NamedTuple):
 
 class Reader:
     """Turns scored rows into laws, those of several sequences together. On a device that works ahead of the host this
-    is where the host waits, so it is a call of its own, with its own seconds."""
+    is where the host waits, so it is a call of its own, with its own seconds. There the laws of a whole draft are read
+    with that of its root: a wait for every node of its path would cost more than the races of the others."""
 
     def law(self, rows: Sequence[ScoredRow]) -> list[Distribution | Exception]:
         """The law of the next token after each row, or what went wrong with it."""
-        sampled = [
-            Place(law, scores.row(node), c.tokens, noise) for scores, node, law, c, noise in rows if not law.argmax_only
-        ]
-        found = iter(laws(sampled))
-        return [_best(row) if row.law.argmax_only else next(found) for row in rows]
+        unread = [row for row in rows if not row.law.argmax_only and row.node not in row.scores.laws]
+        together = [(row, node) for row in unread for node in _with(row)]
+        for (row, node), law in zip(together, laws([_place(*one) for one in together]), strict=True):
+            row.scores.laws[node] = law
+        return [_best(row) if row.law.argmax_only else row.scores.laws.pop(row.node) for row in rows]
+
+
+def _with(row: ScoredRow) -> Sequence[int]:
+    """The nodes whose laws are read with this one's. Processors are asked along the path alone, and a nucleus is
+    settled in several waits."""
+    sampling = row.law.sampling
+    alone = row.noise is None or sampling.processors or sampling.top_p < 1
+    if alone or row.node != ROOT or row.scores.logits.device.type == HOST:
+        return [row.node]
+    return range(ROOT, len(row.scores.tokens) - 1)
+
+
+def _place(row: ScoredRow, node: int) -> Place:
+    context, law = row.context, row.law
+    if node == row.node:
+        return Place(law, row.scores.row(node), context.tokens, row.noise)
+    ahead = row.scores.path(node)
+    if law.sampling.adjusts:
+        tokens = np.concatenate([context.tokens, row.scores.tokens[ahead]])
+    else:  # then their number decides
+        tokens = np.broadcast_to(np.int64(0), (len(context) + len(ahead),))
+    return Place(law, row.scores.row(node), tokens, row.noise)
 
 
 READER = Reader()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline.law.noise import M0, M1, Noise, Stream, keys_of
+from paceline.law.noise import KEY_STEPS, M0, M1, ROUNDS, Noise, Stream
 
 LOW = 0xFFFFFFFF
 BITS = 2.0**-32
@@ -31,15 +31,13 @@ def _words(
     places: Sequence[tuple[Noise, int]], blocks: torch.Tensor, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The upper words of the even and of the odd token of each block, a row for each place."""
-
-    def column(values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, device=device)[:, None]
-
-    c0, c1 = blocks, column([index for _, index in places])
-    c2, c3 = column([noise.sample for noise, _ in places]), column([Stream.TARGET] * len(places))
-    for keys in zip(*(keys_of(noise.seed) for noise, _ in places), strict=True):
-        k0, k1 = (column(list(words)) for words in zip(*keys, strict=True))
+    # all that comes from the host, in one copy: on a GPU every other one would be waited for
+    numbers = [[index, noise.sample, Stream.TARGET, *noise.key] for noise, index in places]
+    c1, c2, c3, k0, k1 = torch.tensor(numbers, device=device).T[:, :, None]
+    c0 = blocks
+    for _ in range(ROUNDS):
         product2, product0 = c2 * M1, c0 * M0
         c0, c2 = (product2 >> 32 ^ c1 ^ k0) & LOW, (product0 >> 32 ^ c3 ^ k1) & LOW
         c1, c3 = product2 & LOW, product0 & LOW
+        k0, k1 = (k0 + KEY_STEPS[0]) & LOW, (k1 + KEY_STEPS[1]) & LOW
     return c1, c3

@@ -33,3 +33,5 @@ class Drafted:
 
     tokens: list[int]
     scores: list[float]
+    forwards: int
+    """That read the text."""

@@ -12,6 +12,7 @@ from paceline.tree import ROOT, Ints
 if TYPE_CHECKING:
     import torch
 
+    from paceline.law import Distribution
     from paceline.targets.base import Request
 
 
@@ -44,6 +45,8 @@ class Scores:
         self._early = early
         self._most = request.want.top
         self._top: Top | None = None
+        self.laws: dict[int, Distribution | Exception] = {}
+        """Laws after nodes that were read before they were asked for, or what went wrong with them."""
 
     @classmethod
     def of(
@@ -73,6 +76,14 @@ class Scores:
         if self._logits is None:
             raise InputError("logits of prompt rows were not computed; ask for them with Want(logits=True)")
         return self._logits
+
+    def path(self, node: int) -> list[int]:
+        """The rows from below the root's to a node's, in their order."""
+        row, found = node - ROOT, list[int]()
+        while row > 0:
+            found.append(row)
+            row = int(self.parents[row])
+        return found[::-1]
 
     def row(self, node: int) -> torch.Tensor:
         """The logits that follow a node."""

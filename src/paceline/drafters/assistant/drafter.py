@@ -96,6 +96,7 @@ class Assistant(Drafter):
                 self._loaded = DraftModel.load(self._named, target, self._dtype)
             self._foreign = self._loaded.translated(target, vocabulary, self._strategy)
             self._vocab_size = target.vocab_size
+            self.model.drafted([])  # so that what is compiled for that is compiled now
 
     def fit_size(self, size: int, vocabulary: Vocabulary) -> None:
         """The same for a target elsewhere, of which only its tokens are known; its draft model is loaded already."""

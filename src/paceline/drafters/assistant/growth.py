@@ -119,7 +119,7 @@ class Growth:
     def follow(self, drafted: Drafted) -> None:
         """Be the draft that `chain` became."""
         reading, count = self._reading, len(drafted.tokens)
-        reading.work = reading.work.plus(forwards=max(1, count))
+        reading.work = reading.work.plus(forwards=drafted.forwards)
         reading.parents = np.arange(-1, count - 2) if count > 1 else NO_ROWS
         self._tokens, self._scores, self._parents = drafted.tokens, drafted.scores, list(range(-1, count - 1))
         self._frontier = []

@@ -31,6 +31,11 @@ def chained(job: int, thread: int) -> None:
         for text in range(thread, texts, threads):
             drawn(job, text, step, thread)
         met = meet(J[at.CHAIN_MEETING], threads, met)
+        left = 0
+        for text in range(texts):
+            left += longs_at(J[at.RACES] + 8 * at.RACE * text)[at.LENGTH] > step + 1
+        if left == 0:
+            return  # all have ended, and each thread sees that
 
 
 @compiled()
@@ -40,6 +45,7 @@ def drawn(job: int, text: int, step: int, thread: int) -> None:
     R, N = longs_at(J[at.RACES] + 8 * at.RACE * text), doubles_at(J[at.RACES] + 8 * at.RACE * text)
     if step >= R[at.LENGTH]:
         return  # it has ended
+    R[at.READ] = step + 1
     scores = floats_at(J[at.LOGITS] + 4 * text * J[at.VOCABULARY])
     own = J[at.DRAWN] + 16 * thread * J[at.VOCABULARY]
     ids, weights = longs_at(own), doubles_at(own + 8 * J[at.VOCABULARY])
@@ -87,9 +93,9 @@ def _weighed(scores: Any, size: int, temperature: float, ids: Any, weights: Any)
         is_number = is_number and scores[token] == scores[token]
     if not is_number or peak - peak != float32(0.0):
         return 0
-    least, count = float64(peak) + temperature * LOG_NEGLIGIBLE, 0
+    least, count = float32(float64(peak) + temperature * LOG_NEGLIGIBLE), 0
     for token in range(size):
-        if float64(scores[token]) >= least:
+        if scores[token] >= least:
             ids[count], weights[count] = token, math.exp((float64(scores[token]) - float64(peak)) / temperature)
             count += 1
     return count
@@ -97,27 +103,34 @@ def _weighed(scores: Any, size: int, temperature: float, ids: Any, weights: Any)
 
 @compiled()
 def _kept(ids: Any, weights: Any, count: int, top_k: int, top_p: float, min_p: float) -> int:
-    """Those that top-k, top-p and min-p leave."""
-    least = min_p
+    """Those that top-k, top-p and min-p leave. Of tokens that tie for the last place top-k keeps all, and top-p those
+    of the lowest ids."""
+    least, ties = 0.0, count
     if (0 < top_k < count) or top_p < 1.0:
-        heaviest = np.empty(count)
+        lightness = np.empty(count)
         for number in range(count):
-            heaviest[number] = -weights[number]
-        heaviest.sort()
+            lightness[number] = -weights[number]
+        lightness.sort()
         kept = min(count, top_k) if top_k > 0 else count
+        while kept < count and lightness[kept] == lightness[kept - 1]:
+            kept += 1
         if top_p < 1.0:
-            mass, before = 0.0, 0.0
-            for number in range(kept):
-                mass -= heaviest[number]
-            for number in range(kept):
-                if number and before >= top_p * mass:
-                    kept = number
-                    break
-                before -= heaviest[number]
-        least = max(least, -heaviest[kept - 1])
+            mass, before, number = 0.0, 0.0, 0
+            for other in range(kept):
+                mass -= lightness[other]
+            while number < kept and (number == 0 or before < top_p * mass):
+                before -= lightness[number]
+                number += 1
+            kept, ties = number, 0
+            for other in range(kept):
+                ties += lightness[other] == lightness[kept - 1]
+        least = -lightness[kept - 1]
     left = 0
     for number in range(count):
-        if weights[number] >= least:
+        if weights[number] < least or (weights[number] == least and ties == 0):
+            continue
+        ties -= weights[number] == least
+        if weights[number] >= min_p:
             ids[left], weights[left] = ids[number], weights[number]
             left += 1
     return left

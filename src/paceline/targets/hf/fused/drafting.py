@@ -15,6 +15,9 @@ from paceline.targets.hf.fused.placed import PlacedWeights, Workspace, rows_of, 
 from paceline.targets.hf.fused.team import TEAM, Table
 from paceline.tree import Ints
 
+LARGEST = 1 << 31
+"""A top-k beyond all vocabularies."""
+
 
 class Drafting:
     """One job over some texts. What it names by address is held here."""
@@ -86,7 +89,8 @@ class Drafting:
             tokens = self._drafted[number, :length]
             chain.rows.keep(range(len(chain.tokens)))
             chain.rows.note(tokens[:-1])
-            found.append(Drafted(tokens.tolist(), self._chances[number, :length].tolist()))
+            forwards = int(self._draws[number, at.READ])
+            found.append(Drafted(tokens.tolist(), self._chances[number, :length].tolist(), forwards))
         texts_of(self._held(found), self._weights)
         return found
 
@@ -107,7 +111,7 @@ def _with_room(chain: Chain, depth: int) -> Request:
 def _fill(line: Table, chain: Chain, ends: Ints) -> None:
     """How a text's tokens are chosen, as the job has it."""
     numbers, draw = line.view(np.float64), chain.draw
-    line[at.LENGTH], line[at.TOP_K] = chain.depth, draw.top_k
+    line[at.LENGTH], line[at.TOP_K] = chain.depth, min(draw.top_k, LARGEST)
     numbers[at.TEMPERATURE], numbers[at.TOP_P], numbers[at.MIN_P] = draw.temperature, draw.top_p, draw.min_p
     if draw.noise is not None:
         line[at.IS_NOISY], line[at.INDEX], line[at.SAMPLE] = 1, draw.place, draw.noise.sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from paceline.compiled import compiled, native
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.heads import BLOCK, attended, written
+from paceline.targets.hf.fused.heads import attended, together, written
 from paceline.targets.hf.fused.stages import entered, gated, moved, prepared, reach
 from paceline.targets.hf.fused.tiles import OUTPUTS
 from paceline.targets.hf.fused.vector import (
@@ -92,7 +92,7 @@ def forward(job: int, thread: int) -> None:
             return
         met = meet(counter, threads, met)
         active = J[at.CHOSEN] if ends else count
-        block = max(1, min(BLOCK, active * groups // threads))
+        block = max(1, min(together(heads // groups), active * groups // threads))
         for item in range(thread, (active + block - 1) // block * groups, threads):
             row = item // groups * block
             attended(job, layer, row, min(active, row + block), ends, item % groups, thread)

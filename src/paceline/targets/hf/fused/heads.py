@@ -24,13 +24,19 @@ from paceline.targets.hf.fused.vector import (
 
 NAN, WEIGHT_SHIFT = math.nan, 6.0
 """Next to a number as large as this, floats are 2^-21 apart, the step of weights in attention."""
-BLOCK = 8
-"""Rows whose attention is computed together, at most."""
+QUERIES, BLOCK = 32, 8
+"""Queries, and rows, that are computed together, at most."""
+
+
+@compiled()
+def together(group: int) -> int:
+    """Rows whose attention is computed together at most, of so many queries each."""
+    return max(1, min(BLOCK, QUERIES // group))
 
 
 def own_floats(group: int, size: int, length: int) -> int:
     """A thread's own memory for attention over texts up to a length."""
-    return 2 * size + BLOCK * group * 3 * (size + length)
+    return int(2 * size + together.py_func(group) * group * 3 * (size + length))
 
 
 @compiled()

@@ -5,7 +5,7 @@ A call with hundreds of arrays would take longer than the forward of a small mod
 
 # fmt: off
 
-# A job: one forward, or one product.
+# A job: a forward, a product, or forwards and the choice of tokens between them.
 (
     FUNCTION, THREADS, MEETING, COUNT, CHOSEN, CHOICE, FIRST, LAST, LAYERS, PENDING, HEAD,  # what to compute
     FORM, HEAD_FORM, NARROW, SCORING, MIXING,                                           # of what kind numbers are
@@ -20,12 +20,12 @@ A call with hundreds of arrays would take longer than the forward of a small mod
 ) = range(61)
 
 # How a text's tokens are chosen; temperature, top-p and min-p are doubles. Its draft has so many tokens at most, and
-# fewer where one of its ends comes.
+# fewer where one of its ends comes; so many forwards read it.
 (
-    LENGTH, SIZE_OF_RACE, TEMPERATURE, TOP_K, TOP_P, MIN_P,
+    LENGTH, READ, SIZE_OF_RACE, TEMPERATURE, TOP_K, TOP_P, MIN_P,
     IS_NOISY, INDEX, SAMPLE, SEED, _S2, ENDS, END_COUNT,
     RACE,
-) = range(14)
+) = range(15)
 
 # Forms of rows that are multiplied: floats, or whole numbers of 16 bits, or of 8 with their total behind them, or of 8
 # with the sums of their groups.

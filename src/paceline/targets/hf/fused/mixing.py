@@ -14,14 +14,13 @@ from numba.extending import intrinsic
 from paceline.compiled import native
 from paceline.targets.hf.fused.instructions import SETS
 from paceline.targets.hf.fused.loops import each, long, loop
-from paceline.targets.hf.fused.tiles import LANES, Brains, Floats
+from paceline.targets.hf.fused.tiles import FEWEST, LANES, Brains, Floats
 from paceline.targets.hf.fused.vector import INT, Built, function
 
-DOUBLE, HALF = ir.DoubleType(), LANES // 2
-SUMS = ir.VectorType(DOUBLE, HALF)
+DOUBLE, WIDTH = ir.DoubleType(), LANES // 2
+SUMS = ir.VectorType(DOUBLE, WIDTH)
 TOGETHER = 4
 """Queries that read a value together."""
-Given = tuple[Any, ...]
 
 
 class _Mix:
@@ -41,41 +40,50 @@ class _Mix:
             self._queries(query, 1)
 
     def _queries(self, query: Any, count: int) -> None:
-        builder = self._builder
-        with each(builder, long(0), self._size, LANES) as part:
-            totals = [self._total(query, number, part) for number in range(count)]
-            begun = [[builder.load(self._at(total, half), align=8) for half in (0, 1)] for total in totals]
-            weights = [self._weight(query, number) for number in range(count)]
-            begin = builder.add(self._values, builder.shl(part, long(self._kind.SHIFT)))
+        whole = self._builder.and_(self._size, long(-LANES))
+        with each(self._builder, long(0), whole, LANES) as part:
+            self._part(query, count, part, LANES)
+        if LANES > FEWEST:
+            with each(self._builder, whole, self._size, FEWEST) as part:
+                self._part(query, count, part, FEWEST)
 
-            def body(seen: Any, now: list[list[Any]]) -> list[list[Any]]:
-                halves = self._halves(builder.add(begin, builder.mul(seen, self._line)))
-                found = []
-                for weight, line in zip(weights, now, strict=True):
-                    place = builder.inttoptr(builder.add(weight, builder.shl(seen, long(3))), DOUBLE.as_pointer())
-                    wide = self._spread(builder.load(place))
-                    found.append([self._added(wide, half, total) for half, total in zip(halves, line, strict=True)])
-                return found
+    def _part(self, query: Any, count: int, part: Any, numbers: int) -> None:
+        """So many numbers of each value, for so many queries."""
+        builder, vectors = self._builder, range(numbers // WIDTH)
+        totals = [self._total(query, number, part) for number in range(count)]
+        begun = [[builder.load(self._at(total, vector), align=8) for vector in vectors] for total in totals]
+        weights = [self._weight(query, number) for number in range(count)]
+        begin = builder.add(self._values, builder.shl(part, long(self._kind.SHIFT)))
 
-            for total, line in zip(totals, loop(builder, long(0), self._seen, 1, begun, body), strict=True):
-                for half, value in enumerate(line):
-                    builder.store(value, self._at(total, half), align=8)
+        def body(seen: Any, now: list[list[Any]]) -> list[list[Any]]:
+            values = self._wide(builder.add(begin, builder.mul(seen, self._line)), numbers)
+            found = []
+            for weight, line in zip(weights, now, strict=True):
+                place = builder.inttoptr(builder.add(weight, builder.shl(seen, long(3))), DOUBLE.as_pointer())
+                spread = self._spread(builder.load(place))
+                found.append([self._added(spread, value, total) for value, total in zip(values, line, strict=True)])
+            return found
 
-    def _halves(self, place: Any) -> list[Any]:
-        """A vector of values as two of doubles."""
-        values = self._kind.widened(self._builder, place)
-        masks = [ir.Constant(ir.VectorType(INT, HALF), list(range(at, at + HALF))) for at in (0, HALF)]
+        for total, line in zip(totals, loop(builder, long(0), self._seen, 1, begun, body), strict=True):
+            for vector, value in enumerate(line):
+                builder.store(value, self._at(total, vector), align=8)
+
+    def _wide(self, place: Any, numbers: int) -> list[Any]:
+        """So many numbers of a value, as vectors of doubles."""
+        values = self._kind.widened(self._builder, place, numbers)
+        kind = ir.VectorType(INT, WIDTH)
+        masks = [ir.Constant(kind, list(range(first, first + WIDTH))) for first in range(0, numbers, WIDTH)]
         return [self._builder.fpext(self._builder.shuffle_vector(values, values, mask), SUMS) for mask in masks]
 
     def _added(self, weight: Any, values: Any, total: Any) -> Any:
         if "fma" in SETS:
-            both = function(self._builder, f"llvm.fma.v{HALF}f64", SUMS, [SUMS] * 3)
+            both = function(self._builder, f"llvm.fma.v{WIDTH}f64", SUMS, [SUMS] * 3)
             return self._builder.call(both, [weight, values, total])
         return self._builder.fadd(self._builder.fmul(weight, values), total)
 
     def _spread(self, value: Any) -> Any:
         one = self._builder.insert_element(ir.Constant(SUMS, ir.Undefined), value, ir.Constant(INT, 0))
-        return self._builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(INT, HALF), [0] * HALF))
+        return self._builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(INT, WIDTH), [0] * WIDTH))
 
     def _total(self, query: Any, number: int, part: Any) -> Any:
         """Where the sums of a query stand."""
@@ -87,8 +95,8 @@ class _Mix:
         line = self._builder.mul(self._builder.add(query, long(number)), self._apart)
         return self._builder.add(self._weights, self._builder.shl(line, long(3)))
 
-    def _at(self, total: Any, half: int) -> Any:
-        return self._builder.inttoptr(self._builder.add(total, long(8 * HALF * half)), SUMS.as_pointer())
+    def _at(self, total: Any, vector: int) -> Any:
+        return self._builder.inttoptr(self._builder.add(total, long(8 * WIDTH * vector)), SUMS.as_pointer())
 
 
 def _of(kind: type[Floats]) -> Any:

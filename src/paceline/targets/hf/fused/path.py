@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
 from itertools import pairwise
 from typing import Self
 
@@ -86,12 +88,17 @@ class Fused(Lean):
         if whole:
             shown = torch.from_numpy(states)
             taps.hidden[last] = self._normed(shown)
+            if not outputs.logits:
+                return Found(None, taps)
             logits = self._unembedded(select(outputs.logit_rows, shown[None])[0].contiguous().numpy())
         return Found(logits if outputs.logits else None, taps)
 
     def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
         unread = [Request(chain.rows, chain.tokens, np.arange(-1, len(chain.tokens) - 1)) for chain in chains]
-        if not self.takes(ForwardJob(unread)) or self._weights.embedding is None:
+        embedding = self._weights.embedding
+        if embedding is None or len(embedding) < self._weights.vocabulary or not _drafts():
+            return None
+        if not unread or not self.takes(ForwardJob(unread)):
             return None
         from paceline.targets.hf.fused.drafting import Drafting
 
@@ -125,6 +132,16 @@ class Fused(Lean):
         table[at.STATES], table[at.LOGITS] = states.ctypes.data, logits.data_ptr()
         table[at.CHOICE] = chosen.ctypes.data
         return table
+
+
+@cache
+def _drafts() -> bool:
+    """Whether drafts of a token after another can be compiled. Compilers raise errors of every kind; drafts then grow
+    level by level."""
+    try:
+        return bool(import_module("paceline.targets.hf.fused.chains").chained())
+    except Exception:
+        return False
 
 
 def _logits(rows: int, weights: PlacedWeights) -> torch.Tensor:

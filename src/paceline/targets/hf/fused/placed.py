@@ -31,8 +31,8 @@ from paceline.tree import Ints
 
 VALUE_BITS = 23
 """Next to 1.5 * 2^23 steps, floats are a step apart."""
-LINE = 16
-"""Floats of a cache line."""
+FLOATS_OF_LINE = 16
+"""Of a cache line."""
 WEIGHT, BIAS = methodcaller("get", "weight"), methodcaller("get", "bias")
 EPSILON, NUMBERS = itemgetter("variance_epsilon"), itemgetter("scaling", "layer_idx", "head_dim")
 """Read from many modules in loops that run in C."""
@@ -180,6 +180,8 @@ class PlacedWeights:
         weight = embedding._parameters["weight"]
         if weight is None or weight.dtype not in (torch.float32, torch.bfloat16) or embedding.max_norm is not None:
             return None
+        if not weight.is_contiguous() or weight.shape[1] != self.width:
+            return None
         self._hold(weight)
         self._parameters.append(embedding._parameters)
         plain = weight.detach()
@@ -246,7 +248,7 @@ class Workspace:
             self._memory |= {place: _empty(rows, size, kind) for place, (size, kind) in self._sizes.items()}
         if length > had[1] or threads > had[2]:
             had = rows, max(2 * length, had[1]), max(threads, had[2])
-            floats = -(-own_floats(self._group, self._size, had[1]) // LINE) * LINE
+            floats = -(-own_floats(self._group, self._size, had[1]) // FLOATS_OF_LINE) * FLOATS_OF_LINE
             self._memory[at.SCRATCH] = _empty(had[2], floats, torch.float32)
         self._fields = [*self._memory, at.SCRATCH_SIZE]
         places = [memory.ctypes.data for memory in self._memory.values()]

@@ -100,9 +100,9 @@ class Team:
                     lead(self._address, job.ctypes.data, len(self._threads))
                     break
                 except BaseException as interruption:
-                    if self._calls == calls or heard is not None:
+                    if self._calls == calls:
                         raise
-                    heard = interruption  # others compute already, and wait for this thread
+                    heard = interruption  # others compute already in memory that is held here, and wait for this thread
             if heard is not None:
                 raise heard
 

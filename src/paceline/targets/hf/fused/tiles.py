@@ -8,6 +8,7 @@ the same bits in every tile.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from llvmlite import ir
@@ -23,7 +24,9 @@ LINE = 64
 """Bytes that come from memory together."""
 SPAN = 512
 """Inputs whose weights of 4 bits have one vector of multipliers: 16 groups of 32."""
-LANES = 16 if "avx512f" in SETS else 8
+FEWEST = 8
+"""Floats that are added up at once, at least: what is left of a row behind whole vectors."""
+LANES = 2 * FEWEST if "avx512f" in SETS else FEWEST
 """Floats of a vector."""
 NEAREST, NEAR = 3, 2
 """Caches, as LLVM numbers them."""
@@ -42,7 +45,8 @@ class Given(NamedTuple):
     ahead: Any
     """The memory that this tile asks for, step by step."""
     share: Any
-    """Bytes of it for each step."""
+    """How many bytes further each step asks. It asks for as many as it would have to if it were the only tile, so
+    several tiles ask for some twice."""
 
 
 class Tile(ABC):
@@ -117,7 +121,8 @@ class BytesByPairs(Tile):
     """Weights of 8 bits and rows of 16, in which all products of pairs add up exactly."""
 
     FORM, ZERO = at.SHORTS, 0
-    STEP = STEP_BYTES = PAIRS.values
+    VECTORS = PAIRS
+    STEP = STEP_BYTES = VECTORS.values
     SPLIT: ClassVar = {4: 2, 2: 4, 1: 4}
     SCALED = True
 
@@ -130,21 +135,21 @@ class BytesByPairs(Tile):
         return builder.shl(inputs, long(1))
 
     def sums(self, given: Given) -> Sums:
-        builder, rows = self.builder, self.places(given)
+        builder, rows, vectors = self.builder, self.places(given), self.VECTORS
 
         def body(first: Any, totals: Sums) -> Sums:
             place = self.step(given, builder.udiv(first, long(self.STEP)))
             pieces = (builder.add(place, long(self.STEP_BYTES * output)) for output in range(self.outputs))
-            widened = [builder.sext(self.vector(piece, PAIRS.bytes), PAIRS.shorts) for piece in pieces]
+            widened = [builder.sext(self.vector(piece, vectors.bytes), vectors.shorts) for piece in pieces]
             found = []
             for row, line in zip(rows, totals, strict=True):
-                values = self.vector(builder.add(row, builder.shl(first, long(1))), PAIRS.shorts)
+                values = self.vector(builder.add(row, builder.shl(first, long(1))), vectors.shorts)
                 pairs = zip(line, widened, strict=True)
-                found.append([PAIRS.added(builder, total, values, weights) for total, weights in pairs])
+                found.append([vectors.added(builder, total, values, weights) for total, weights in pairs])
             return found
 
-        totals = loop(builder, long(0), given.inputs, self.STEP, self.zeros(PAIRS.sums), body)
-        return [[PAIRS.total(builder, total) for total in line] for line in totals]
+        totals = loop(builder, long(0), given.inputs, self.STEP, self.zeros(vectors.sums), body)
+        return [[vectors.total(builder, total) for total in line] for line in totals]
 
 
 class BytesByFours(Tile):
@@ -230,13 +235,11 @@ class Nibbles(Tile):
         self._tables = [builder.add(given.groups, builder.mul(size, long(output))) for output in range(self.outputs)]
         fitting = self.FITTING * self.STEP
         whole = builder.and_(given.inputs, long(-fitting))
-        totals = loop(
-            builder, long(0), whole, fitting, self.zeros(NARROW.sums), lambda *at: self._added(given, self.FITTING, *at)
-        )
-        totals = loop(builder, whole, given.inputs, self.STEP, totals, lambda *at: self._added(given, 1, *at))
-        eighths = loop(
-            builder, long(0), lines, NARROW.values, self.zeros(NARROW.sums), lambda *at: self._eighths(given, *at)
-        )
+        several, one = partial(self._added, given, self.FITTING), partial(self._added, given, 1)
+        totals = loop(builder, long(0), whole, fitting, self.zeros(NARROW.sums), several)
+        totals = loop(builder, whole, given.inputs, self.STEP, totals, one)
+        each = partial(self._eighths, given)
+        eighths = loop(builder, long(0), lines, NARROW.values, self.zeros(NARROW.sums), each)
         three = ir.Constant(NARROW.sums, [3] * (NARROW.values // 2))
         found = []
         for line, others in zip(totals, eighths, strict=True):
@@ -316,23 +319,35 @@ class Floats(Tile):
         width = self.bytes_of(builder, given.inputs)
         outputs = [builder.add(given.weight, builder.mul(width, long(output))) for output in range(self.outputs)]
 
-        def body(first: Any, totals: Sums) -> Sums:
+        def body(count: int, first: Any, totals: Sums) -> Sums:
             offset = builder.shl(first, long(self.SHIFT))
             self.ask(given, builder.udiv(first, long(self.STEP)))
-            weights = [self.widened(builder, builder.add(output, offset)) for output in outputs]
+            weights = [self._whole(self.widened(builder, builder.add(output, offset), count)) for output in outputs]
             found = []
             for row, line in zip(rows, totals, strict=True):
-                values = self.vector(builder.add(row, builder.shl(first, long(2))), self.KIND)
+                place = builder.add(row, builder.shl(first, long(2)))
+                values = self._whole(self.vector(place, ir.VectorType(FLOAT, count)))
                 found.append([self._added(values, one, total) for one, total in zip(weights, line, strict=True)])
             return found
 
-        totals = loop(builder, long(0), given.inputs, self.STEP, self.zeros(self.KIND), body)
+        whole = builder.and_(given.inputs, long(-LANES))
+        totals = loop(builder, long(0), whole, LANES, self.zeros(self.KIND), partial(body, LANES))
+        if LANES > FEWEST:
+            totals = loop(builder, whole, given.inputs, FEWEST, totals, partial(body, FEWEST))
         return [[self._total(total) for total in line] for line in totals]
 
     @classmethod
-    def widened(cls, builder: Any, address: Any) -> Any:
-        """A vector of weights as floats."""
-        return loaded(builder, address, cls.KIND)
+    def widened(cls, builder: Any, address: Any, count: int) -> Any:
+        """So many weights as floats."""
+        return loaded(builder, address, ir.VectorType(FLOAT, count))
+
+    def _whole(self, values: Any) -> Any:
+        """A vector of floats, with zeros behind fewer."""
+        if values.type.count == LANES:
+            return values
+        zeros = ir.Constant(values.type, [0.0] * values.type.count)
+        mask = ir.Constant(ir.VectorType(INT, LANES), list(range(LANES)))
+        return self.builder.shuffle_vector(values, zeros, mask)
 
     def _added(self, values: Any, weights: Any, total: Any) -> Any:
         builder = self.builder
@@ -345,8 +360,8 @@ class Floats(Tile):
         builder, size = self.builder, LANES
         while size > 1:
             size //= 2
-            parts = (ir.Constant(ir.VectorType(INT, size), list(range(at, at + size))) for at in (0, size))
-            sums = builder.fadd(*(builder.shuffle_vector(sums, sums, part) for part in parts))
+            halves = (ir.Constant(ir.VectorType(INT, size), list(range(first, first + size))) for first in (0, size))
+            sums = builder.fadd(*(builder.shuffle_vector(sums, sums, half) for half in halves))
         return builder.extract_element(sums, ir.Constant(INT, 0))
 
 
@@ -356,7 +371,7 @@ class Brains(Floats):
     STEP_BYTES, SHIFT = 2 * LANES, 1
 
     @classmethod
-    def widened(cls, builder: Any, address: Any) -> Any:
-        wide = ir.VectorType(INT, LANES)
-        bits = builder.zext(loaded(builder, address, ir.VectorType(SHORT, LANES)), wide)
-        return builder.bitcast(builder.shl(bits, ir.Constant(wide, [16] * LANES)), cls.KIND)
+    def widened(cls, builder: Any, address: Any, count: int) -> Any:
+        wide = ir.VectorType(INT, count)
+        bits = builder.zext(loaded(builder, address, ir.VectorType(SHORT, count)), wide)
+        return builder.bitcast(builder.shl(bits, ir.Constant(wide, [16] * count)), ir.VectorType(FLOAT, count))

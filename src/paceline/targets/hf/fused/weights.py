@@ -15,11 +15,10 @@ from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.instructions import NARROW
 from paceline.targets.hf.fused.stages import reach
 from paceline.targets.hf.fused.team import TEAM
-from paceline.targets.hf.fused.tiles import LANES, LINE, OUTPUTS, SPAN, Brains, Bytes, Floats, Nibbles
+from paceline.targets.hf.fused.tiles import FEWEST, LINE, OUTPUTS, SPAN, Brains, Bytes, Floats, Nibbles
 
 PAGE = 1 << 21
 """Bytes of a large page."""
-LARGEST = 127
 
 
 class Kind(NamedTuple):
@@ -69,7 +68,7 @@ class Weights(NamedTuple):
 
 def can_be(kind: Kind, inputs: int) -> bool:
     """Whether a weight with so many inputs can be computed: vectors divide floats, and to integers zeros are added."""
-    return kind.form != at.FLOATS or inputs % LANES == 0
+    return kind.form != at.FLOATS or inputs % FEWEST == 0
 
 
 def padded(kind: Kind, inputs: int) -> int:

@@ -223,9 +223,9 @@ def kernel_for(threads: int) -> type[Product]:
 def _multiplies_in_one() -> bool:
     """Whether the processor multiplies 8-bit integers and adds them up in one instruction. Others' kernels then are
     fast too, and without it they are not."""
-    from paceline.targets.hf.fused.vector import features
+    from paceline.targets.hf.fused.instructions import FOURS
 
-    return "avx512vnni" in features()
+    return FOURS is not None
 
 
 @cache
