@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,17 @@ def same(ours: DraftTree, theirs: DraftTree) -> None:
     assert np.allclose(ours.scores, theirs.scores, atol=1e-5)
 
 
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    had = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(had)
+
+
 @every_setting
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.usefixtures("threads")
 def test_a_chain_is_the_draft_that_grows_by_levels(setting: str, dtype: torch.dtype) -> None:
     """Also of several texts, of other lengths, depths and unread tokens."""
     texts = [tokens(count, seed).tolist() for count, seed in ((1, 0), (7, 1), (40, 2))]
@@ -144,6 +154,40 @@ def test_nothing_follows_the_end_of_a_text() -> None:
     first = whole.tokens.tolist().index(end)
     [cut] = proposed(compiled(), [[3, 1]], [Budget(8, 8)], eos=[end])
     assert cut.tokens.tolist() == whole.tokens[: first + 1].tolist()
+
+
+@pytest.mark.usefixtures("threads")
+def test_texts_go_on_beside_one_that_ends() -> None:
+    texts, budgets = [[3, 1], [4, 1, 5]], [Budget(6, 6), Budget(6, 6)]
+    whole = proposed(compiled(), texts, budgets)
+    end = int(whole[0].tokens[0])
+    cut = proposed(compiled(), texts, budgets, eos=[end])
+    assert cut[0].tokens.tolist() == [end]
+    others = whole[1].tokens.tolist()
+    assert cut[1].tokens.tolist() == (others[: others.index(end) + 1] if end in others else others)
+
+
+def test_the_target_may_have_fewer_ids() -> None:
+    target, budget = compiled(), [Budget(5, 5)]
+    [whole] = proposed(target, [[3, 1]], budget, temperature=1.0)
+    highest = int(whole.tokens.max())
+    drafter = Assistant(model=target)
+    drafter.fit(target)
+    drafter._vocab_size = highest
+    [fewer] = drafter.propose([Ask(drafter.open(context_of([3, 1], temperature=1.0)), budget[0])])
+    assert len(fewer) > 0
+    assert fewer.tokens.max() < highest
+
+
+def test_buffers_grow_under_a_draft_and_it_ends_with_the_context() -> None:
+    target = compiled()
+    target.context_length = 140
+    for kind in (compiled, partial(compiled, ByLevels)):
+        other = kind()
+        other.context_length = 140
+        session = write(target, tokens(3).tolist(), Assistant(model=other), nodes=9, max_new_tokens=200)
+        assert len(session.context) == 140
+        assert all(round.accepted == round.drafted for round in session.rounds)
 
 
 def test_a_row_that_is_no_number_ends_a_draft() -> None:

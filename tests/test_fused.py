@@ -101,6 +101,19 @@ def test_states_are_there_in_the_middle(want: Want) -> None:
     assert all(map(torch.equal, ours, theirs))
 
 
+def test_the_last_states_of_a_prompt_are_there_without_its_logits() -> None:
+    """No row has logits then."""
+    target = target_of("qwen3")
+    last = len(fused_of(target).modules.layers)
+
+    def states(path: Lean) -> Tensor:
+        with target.using(path):
+            request = Request.of_prompt(target.open(), tokens(9), Want(hidden=frozenset({last})))
+            return target.submit([request]).result()[0].hidden(last)
+
+    assert torch.equal(states(fused_of(target)), states(lean_of(target)))
+
+
 def test_early_logits_come_before_the_later_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     target, order = target_of("llama"), list[str]()
     run = TEAM.run

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import families
 import paceline
@@ -46,8 +47,21 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(had)
 
 
+OF_24 = "heads of 24"
+"""Whole vectors of no processor: 8 numbers are left over where vectors have 16."""
+
+
+def odd_model(dtype: torch.dtype) -> LlamaForCausalLM:
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "num_hidden_layers": 3}
+    sizes = {"hidden_size": 72, "intermediate_size": 104, "vocab_size": families.VOCAB, "max_position_embeddings": 512}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        return LlamaForCausalLM(LlamaConfig(**heads, **sizes)).to(dtype).eval()
+
+
 def compiled(name: str, dtype: torch.dtype) -> HFTarget:
-    target = HFTarget(build(name, dtype).requires_grad_(False))
+    model = odd_model(dtype) if name == OF_24 else build(name, dtype)
+    target = HFTarget(model.requires_grad_(False))
     target.compiles = True
     return prepare(target)
 
@@ -76,7 +90,7 @@ def scored(target: HFTarget, path: Lean, want: Want = NOTHING) -> list[Tensor]:
 
 @DTYPES
 @pytest.mark.parametrize("threads", [1, 3], indirect=True)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, OF_24])
 @pytest.mark.parametrize(
     "want", [NOTHING, Want(hidden=frozenset({0, 1, 2}), early_exit=1)], ids=["logits", "hidden states"]
 )
@@ -104,7 +118,7 @@ def test_it_rounds_less_than_torchs_operations(name: str) -> None:
 
 @DTYPES
 @pytest.mark.parametrize("threads", [1, 3], indirect=True)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, OF_24])
 def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, threads: int, dtype: torch.dtype) -> None:
     target = target_of(name, dtype)
     together = target.submit(mixed_requests(target)).result()
