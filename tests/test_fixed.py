@@ -229,8 +229,9 @@ def test_long_texts_are_split_and_put_together(name: str, mistake: str | None, m
         mixed, weight = pieces(rows, keys, *others)
         return mixed.roll(1, 0) if mistake == "pieces" else mixed, 0 * weight if mistake == "weights" else weight
 
-    monkeypatch.setattr(kernels, "_pieces", counted)
     target, plain = fixed(name), target_of(name)
+    assert kernels.splits_here(torch.device("cpu"), torch.float32, 16)
+    monkeypatch.setattr(kernels, "_pieces", counted)
     pairs = [Pair(target, plain, tokens(n, n)) for n in (1100, 1700)]
     worst = 0.0
     for seed in range(3):
@@ -242,6 +243,25 @@ def test_long_texts_are_split_and_put_together(name: str, mistake: str | None, m
         pairs[1].keep([0])
     assert worst < CLOSE if mistake is None else worst > SEEN
     assert set(found) == {7}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mistake", ["a rounding", "weights", "pieces", "a scale"])
+def test_a_split_is_used_where_it_differs_by_rounding_alone(
+    mistake: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way a device's kernels round."""
+    pieces = kernels._pieces
+
+    def other(*given: Any) -> Any:
+        mixed, weight = pieces(*given)
+        if mistake == "pieces":
+            return mixed.roll(1, 0), weight
+        factor = {"a rounding": 1 + torch.finfo(dtype).eps, "a scale": 1.05}.get(mistake, 1.0)
+        return (mixed.float() * factor).to(mixed.dtype), 0 * weight if mistake == "weights" else weight
+
+    monkeypatch.setattr(kernels, "_pieces", other)
+    assert kernels.splits_here.__wrapped__(torch.device("cpu"), dtype, 128) is (mistake == "a rounding")
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "gpt_oss"])

@@ -24,8 +24,13 @@ FEW_ROWS = 64
 LONG = 1024
 PIECE = 256
 PIECES = 64
-CLOSE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-"""How far a split text may lie from a whole one, in standard deviations; other types are not split."""
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Others are not split."""
+CLOSE = 1e-4
+"""How far a split text may lie from a whole one in any type, in standard deviations."""
+STEPS = 2
+"""The roundings, in steps of the type at the size of the largest number, that it may lie apart beside that: both round
+the result, and a split text the parts of it, which may be larger."""
 
 
 def attention(
@@ -104,7 +109,7 @@ def _pieces(
 @cache
 def splits_here(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     """Whether split attention equals whole attention on this device: its kernels are not torch's public ones."""
-    if dtype not in CLOSE or width % 8 or device.type not in ("cpu", "cuda"):
+    if dtype not in TYPES or width % 8 or device.type not in ("cpu", "cuda"):
         return False
     random = torch.Generator(device).manual_seed(0)
     rows, keys, values = (
@@ -117,7 +122,9 @@ def splits_here(device: torch.device, dtype: torch.dtype, width: int) -> bool:
         one, other = (attention(rows, keys, values, mask, AttentionOptions(0.2), how) for how in (True, False))
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return False
-    return bool((one - other).float().abs().max() <= CLOSE[dtype] * other.float().std())
+    one, other = one.float(), other.float()
+    step = torch.finfo(dtype).eps * other.abs().max()
+    return bool((one - other).abs().max() <= STEPS * step + CLOSE * other.std())
 
 
 def spelled_out(
