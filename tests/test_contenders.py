@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine import write
 from families import build
@@ -300,6 +301,40 @@ def test_on_the_host_all_tokens_are_named_that_rounding_may_decide_between() -> 
 def test_where_nothing_is_compiled_the_whole_row_decides(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "kernels", lambda: None)
     assert few(rows_of(kind), Sampling(temperature=1.0), "host") == [None] * 12
+
+
+@pytest.mark.parametrize("cut", [{}, {"top_k": 50}, {"min_p": 0.05}], ids=str)
+def test_the_host_waits_once_for_all_rows(cut: dict[str, Any]) -> None:
+    """No shape on the device depends on values, and nothing is read but the tokens that can win."""
+
+    class Waits(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            assert torch.Tag.data_dependent_output not in func.tags, func
+            assert torch.Tag.dynamic_output_shape not in func.tags, func
+            return func(*args, **(kwargs or {}))
+
+    rows, copies, numpy = rows_of("usual"), list[torch.Size](), torch.Tensor.numpy
+
+    def counted(tensor: torch.Tensor, **how: Any) -> Any:
+        copies.append(tensor.shape)
+        return numpy(tensor, **how)
+
+    with pytest.MonkeyPatch.context() as patch, Waits():  # type: ignore[no-untyped-call]
+        patch.setattr(torch.Tensor, "numpy", counted)
+        found = few(rows, Sampling(temperature=0.8, **cut), "device")
+    assert all(law is not None for law in found)
+    assert len(copies) == 1
+
+
+def test_rows_with_too_many_tokens_for_the_transfer_take_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, sampling = torch.cat([rows_of("flat", 3), rows_of("peaked", 3)]), Sampling(temperature=0.5, top_k=900)
+    expected = few(rows, sampling, "device")
+    monkeypatch.setattr(module, "CROSSING", 4)
+    for one, other in zip(few(rows, sampling, "device"), expected, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.ids.tolist() == other.ids.tolist()
+        assert one.weights.tolist() == other.weights.tolist()
 
 
 def test_where_too_many_may_survive_min_p_the_whole_row_decides() -> None:

@@ -64,6 +64,8 @@ BLOCK = 128
 """Tokens that are compared with one number."""
 ROOM = 1024
 """Tokens of a row that are kept on the host until the bound on the time has come down."""
+CROSSING = 4096
+"""Tokens of a row that there is room for in the transfer from another device."""
 SMALL, LARGE = 4096, 1 << 24
 """Rows of vocabularies up to the first are copied whole; for sums over more tokens than the second the margin would be
 too small."""
@@ -149,26 +151,33 @@ class DeviceRows:
         return self._first_in_nucleus(number, law, np.argsort(times, kind="stable"))
 
     def _shortlists(self) -> list[Shortlist]:
-        """The shortlist of each row, copied to the host in one transfer."""
-        n, size = self._rows.shape
+        """The shortlist of each row, copied to the host in one transfer, the only wait. A row with more tokens than
+        there is room for takes another one."""
+        size, room = self._rows.shape[1], min(CROSSING, self._rows.shape[1])
         bound = self._bound()
         unsure = bound == math.inf
         weights = self._logs(self._maxima).exp()
         chances = torch.exp(bound.masked_fill(unsure, 0.0) * weights * -(1 + MARGIN))
         least = (chances * 2.0**32 - 2).ceil().clamp_min(0).long()
-        reached = self._words.unflatten(1, (-1, BLOCK)) >= least[:, :, None]
-        row, ids = reached.flatten(1)[:, :size].nonzero().T
-        scores = self._rows[row, ids]
+        reached = (self._words.unflatten(1, (-1, BLOCK)) >= least[:, :, None]).flatten(1)[:, :size]
         if self._kth is not None:
-            kept = scores >= self._kth[row, 0]
-            row, ids, scores = row[kept], ids[kept], scores[kept]
+            reached &= self._rows >= self._kth
+        places = reached.cumsum(dim=1) - 1
+        counts = places[:, -1:] + 1
+        places = torch.where(reached, places, room).clamp_max_(room)  # behind the room, for those that are left out
+        every = torch.arange(size, device=places.device).expand_as(places)
+        ids = places.new_zeros((len(places), room + 1)).scatter_(1, places, every)[:, :room]
         peaks = self._peaks.double().masked_fill(unsure, -math.inf)  # of such a row the whole law decides
-        crossing = torch.cat([peaks[:, 0], row.double(), ids.double(), scores.double()])
+        crossing = torch.cat([peaks, counts.double(), ids.double(), self._rows.gather(1, ids).double()], dim=1)
+        found = [_shortlist(line, room) for line in crossing.numpy(force=True)]
+        return [short or self._long(number, reached) for number, short in enumerate(found)]
+
+    def _long(self, number: int, reached: torch.Tensor) -> Shortlist:
+        """The tokens of a row that did not fit."""
+        ids = reached[number].nonzero()[:, 0]
+        crossing = torch.cat([self._peaks[number].double(), ids.double(), self._rows[number, ids].double()])
         numbers = crossing.numpy(force=True)
-        owner, token, score = numbers[n:].reshape(3, -1)
-        ends = np.searchsorted(owner, np.arange(1, n))
-        parts = zip(np.split(token.astype(np.int64), ends), np.split(score, ends), numbers[:n].tolist(), strict=True)
-        return [Shortlist(*part) for part in parts]
+        return Shortlist(numbers[1 : 1 + len(ids)].astype(np.int64), numbers[1 + len(ids) :], float(numbers[0]))
 
     def _logs(self, scores: torch.Tensor) -> torch.Tensor:
         """The logarithms of the weights of scores ``[rows, some]``."""
@@ -218,6 +227,16 @@ class DeviceRows:
             if before - doubt < self._sampling.top_p * mass:
                 return None
         return None
+
+
+def _shortlist(line: NDArray[np.float64], room: int) -> Shortlist | None:
+    """From the peak of a row, the number of its tokens, their ids and their scores; None if they are more than there is
+    room for."""
+    count = int(line[1])
+    if count > room:
+        return None
+    ids, scores = line[2 : 2 + count], line[2 + room : 2 + room + count]
+    return Shortlist(ids.astype(np.int64), scores, float(line[0]))
 
 
 def _words(coins: Sequence[Coins], size: int, device: torch.device) -> torch.Tensor:
