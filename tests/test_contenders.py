@@ -145,8 +145,8 @@ def lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def other_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = module._words
-    monkeypatch.setattr(module, "_words", lambda coins, *rest: words([(noise, i + 1) for noise, i in coins], *rest))
+    draw = module.upper_words
+    monkeypatch.setattr(module, "upper_words", lambda coins, *rest: draw([(noise, i + 1) for noise, i in coins], *rest))
 
 
 def everything_in_the_nucleus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_where_nothing_is_compiled_the_whole_row_decides(kind: str, monkeypatch:
 
 
 @pytest.mark.parametrize("cut", [{}, {"top_k": 50}, {"min_p": 0.05}], ids=str)
-def test_the_host_waits_once_for_all_rows(cut: dict[str, Any]) -> None:
+def test_the_host_sends_once_and_waits_once_for_all_rows(cut: dict[str, Any]) -> None:
     """No shape on the device depends on values, and nothing is read but the tokens that can win."""
 
     class Waits(TorchDispatchMode):
@@ -313,17 +313,23 @@ def test_the_host_waits_once_for_all_rows(cut: dict[str, Any]) -> None:
             assert torch.Tag.dynamic_output_shape not in func.tags, func
             return func(*args, **(kwargs or {}))
 
-    rows, copies, numpy = rows_of("usual"), list[torch.Size](), torch.Tensor.numpy
+    rows, numpy, sent, copies = rows_of("usual"), torch.Tensor.numpy, list[int](), list[torch.Size]()
+    made = torch.tensor
 
     def counted(tensor: torch.Tensor, **how: Any) -> Any:
         copies.append(tensor.shape)
         return numpy(tensor, **how)
 
+    def sending(values: Any, **how: Any) -> torch.Tensor:
+        sent.append(len(values))
+        return made(values, **how)
+
     with pytest.MonkeyPatch.context() as patch, Waits():  # type: ignore[no-untyped-call]
         patch.setattr(torch.Tensor, "numpy", counted)
+        patch.setattr(torch, "tensor", sending)
         found = few(rows, Sampling(temperature=0.8, **cut), "device")
     assert all(law is not None for law in found)
-    assert len(copies) == 1
+    assert (len(sent), len(copies)) == (1, 1)
 
 
 def test_rows_with_too_many_tokens_for_the_transfer_take_another(monkeypatch: pytest.MonkeyPatch) -> None:

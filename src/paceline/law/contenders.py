@@ -130,7 +130,7 @@ class DeviceRows:
 
     def __init__(self, rows: torch.Tensor, sampling: Sampling, coins: Sequence[Coins]) -> None:
         self._rows, self._sampling, self._coins = rows, sampling, coins
-        self._words = _words(coins, rows.shape[1], rows.device)
+        self._words = upper_words(coins, -(-rows.shape[1] // BLOCK) * BLOCK, rows.device)
         self._maxima = block_maxima(rows)
         self._peaks = self._maxima.amax(dim=1, keepdim=True)
         k, size = sampling.top_k, rows.shape[1]
@@ -237,14 +237,6 @@ def _shortlist(line: NDArray[np.float64], room: int) -> Shortlist | None:
         return None
     ids, scores = line[2 : 2 + count], line[2 + room : 2 + room + count]
     return Shortlist(ids.astype(np.int64), scores, float(line[0]))
-
-
-def _words(coins: Sequence[Coins], size: int, device: torch.device) -> torch.Tensor:
-    """The upper words ``[rows, blocks * BLOCK]``; drawn once for rows with the same coins."""
-    different = {each: number for number, each in enumerate(dict.fromkeys(coins))}
-    words = upper_words(list(different), -(-size // BLOCK) * BLOCK, device)
-    numbers = [different[each] for each in coins]
-    return words if len(different) == len(coins) else words[torch.tensor(numbers, device=device)]
 
 
 def block_maxima(rows: torch.Tensor) -> torch.Tensor:

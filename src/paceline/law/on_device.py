@@ -14,26 +14,37 @@ BITS = 2.0**-32
 
 
 def upper_words(places: Sequence[tuple[Noise, int]], size: int, device: torch.device) -> torch.Tensor:
-    """``[places, size]``: the upper 32 of the public bits of the tokens ``0 .. size`` at each place, as int64."""
-    even, odd = _words(places, torch.arange(size // 2, device=device)[None], device)
-    return torch.stack([even, odd], dim=2).flatten(1)
+    """``[places, size]``: the upper 32 of the public bits of the tokens ``0 .. size`` at each place, as int64. Drawn
+    once for places that are equal."""
+    different = {each: number for number, each in enumerate(dict.fromkeys(places))}
+    shared = len(different) < len(places)
+    columns, owners = _sent(list(different), device, [different[each] for each in places] if shared else ())
+    even, odd = _words(columns, torch.arange(size // 2, device=device)[None])
+    words = torch.stack([even, odd], dim=2).flatten(1)
+    return words[owners] if shared else words
 
 
 def rough_gumbel(places: Sequence[tuple[Noise, int]], ids: torch.Tensor) -> torch.Tensor:
     """``[places, tokens]``: minus the logarithms of the public exponentials of the tokens ``ids``, of the same shape,
     from half of their bits: exact enough to rank a draft's candidates by."""
-    even, odd = _words(places, ids >> 1, ids.device)
+    even, odd = _words(_sent(places, ids.device)[0], ids >> 1)
     uniforms = (torch.where(ids & 1 == 0, even, odd).double() + 0.5) * BITS
     return -(-uniforms.log()).log().float()
 
 
-def _words(
-    places: Sequence[tuple[Noise, int]], blocks: torch.Tensor, device: torch.device
+def _sent(
+    places: Sequence[tuple[Noise, int]], device: torch.device, more: Sequence[int] = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """The counter words and keys of each place as columns, and ``more`` numbers: all that comes from the host in one
+    copy, for on a GPU every other one would be waited for."""
+    numbers = [word for noise, index in places for word in (index, noise.sample, Stream.TARGET, *noise.key)]
+    sent = torch.tensor([*numbers, *more], device=device)
+    return sent[: len(numbers)].view(len(places), -1).T[:, :, None], sent[len(numbers) :]
+
+
+def _words(columns: torch.Tensor, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The upper words of the even and of the odd token of each block, a row for each place."""
-    # all that comes from the host, in one copy: on a GPU every other one would be waited for
-    numbers = [[index, noise.sample, Stream.TARGET, *noise.key] for noise, index in places]
-    c1, c2, c3, k0, k1 = torch.tensor(numbers, device=device).T[:, :, None]
+    c1, c2, c3, k0, k1 = columns
     c0 = blocks
     for _ in range(ROUNDS):
         product2, product0 = c2 * M1, c0 * M0
