@@ -37,7 +37,7 @@ from paceline.law import Distribution, Law, Noise, Place, laws
 from paceline.law.contenders import HOST
 from paceline.planning.base import Cut
 from paceline.targets.scores import Scores
-from paceline.tree import ROOT, DraftTree
+from paceline.tree import ROOT, DraftTree, Ints
 
 BEFORE = ("plan", "propose", "worth", "enrich", "cut", "score")
 """The calls of a round up to its forward, in their order; each is made once at most."""
@@ -134,32 +134,35 @@ class Reader:
     def law(self, rows: Sequence[ScoredRow]) -> list[Distribution | Exception]:
         """The law of the next token after each row, or what went wrong with it."""
         unread = [row for row in rows if not row.law.argmax_only and row.node not in row.scores.laws]
-        together = [(row, node) for row in unread for node in _with(row)]
-        for (row, node), law in zip(together, laws([_place(*one) for one in together]), strict=True):
+        places = [(row, node, place) for row in unread for node, place in _places(row)]
+        for (row, node, _), law in zip(places, laws([place for *_, place in places]), strict=True):
             row.scores.laws[node] = law
         return [_best(row) if row.law.argmax_only else row.scores.laws.pop(row.node) for row in rows]
 
 
-def _with(row: ScoredRow) -> Sequence[int]:
-    """The nodes whose laws are read with this one's. Processors are asked along the path alone, and a nucleus is
-    settled in several waits."""
-    sampling = row.law.sampling
+def _places(row: ScoredRow) -> list[tuple[int, Place]]:
+    """The place of a row, and of the nodes whose laws are read with it. Processors are asked along the path alone, and
+    a nucleus is settled in several waits."""
+    scores, law, sampling = row.scores, row.law, row.law.sampling
+    first = Place(law, scores.row(row.node), row.context.tokens, row.noise)
     alone = row.noise is None or sampling.processors or sampling.top_p < 1
-    if alone or row.node != ROOT or row.scores.logits.device.type == HOST:
-        return [row.node]
-    return range(ROOT, len(row.scores.tokens) - 1)
+    if alone or row.node != ROOT or first.row.device.type == HOST:
+        return [(row.node, first)]
+    more = [
+        (node, first._replace(row=scores.row(node), tokens=_text(row, node))) for node in range(len(scores.tokens) - 1)
+    ]
+    return [(row.node, first), *more]
 
 
-def _place(row: ScoredRow, node: int) -> Place:
-    context, law = row.context, row.law
-    if node == row.node:
-        return Place(law, row.scores.row(node), context.tokens, row.noise)
-    ahead = row.scores.path(node)
-    if law.sampling.adjusts:
-        tokens = np.concatenate([context.tokens, row.scores.tokens[ahead]])
-    else:  # then their number decides
-        tokens = np.broadcast_to(np.int64(0), (len(context) + len(ahead),))
-    return Place(law, row.scores.row(node), tokens, row.noise)
+def _text(row: ScoredRow, node: int) -> Ints:
+    """The text up to a node; of a law that asks for its length alone, so many zeros."""
+    path, number = list[int](), node - ROOT
+    while number > 0:
+        path.append(number)
+        number = int(row.scores.parents[number])
+    if not row.law.sampling.adjusts:
+        return np.broadcast_to(np.int64(0), (len(row.context) + len(path),))
+    return np.concatenate([row.context.tokens, row.scores.tokens[path[::-1]]])
 
 
 READER = Reader()

@@ -77,14 +77,6 @@ class Scores:
             raise InputError("logits of prompt rows were not computed; ask for them with Want(logits=True)")
         return self._logits
 
-    def path(self, node: int) -> list[int]:
-        """The rows from below the root's to a node's, in their order."""
-        row, found = node - ROOT, list[int]()
-        while row > 0:
-            found.append(row)
-            row = int(self.parents[row])
-        return found[::-1]
-
     def row(self, node: int) -> torch.Tensor:
         """The logits that follow a node."""
         return self.logits[node - ROOT]
