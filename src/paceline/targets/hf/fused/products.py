@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from paceline.compiled import native
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.loops import each, long
-from paceline.targets.hf.fused.tiles import OUTPUTS, Brains, Bytes, Floats, Given, Nibbles, Tile
+from paceline.targets.hf.fused.tiles import AHEAD, OUTPUTS, Brains, Bytes, Floats, Given, Nibbles, Tile
 from paceline.targets.hf.fused.vector import FLOAT, INT, LONG, SHORT, Built
 
 
@@ -52,6 +52,10 @@ class _Product:
         ones = builder.add(twos, builder.select(self._has(2), parts[2], long(0)))
         self._number = {4: long(0), 2: twos, 1: ones}
         tiles = builder.add(ones, builder.select(self._has(1), parts[1], long(0)))
+        self._distance = builder.shl(self._size, long(2))
+        if self._kind.TOGETHER:  # one tile alone reads on and on
+            alone = builder.icmp_signed("==", tiles, long(1))
+            self._distance = builder.select(alone, long(AHEAD), self._distance)
         self._tiles_ask = builder.udiv(builder.shl(self._size, long(2)), tiles)
         self._steps_ask = builder.udiv(long(OUTPUTS * self._kind.STEP_BYTES), tiles)
 
@@ -86,7 +90,7 @@ class _Product:
         parts = OUTPUTS // self._kind.SPLIT[count]
         before = builder.mul(builder.lshr(row, long(2)), long(parts)) if count == 4 else self._number[count]
         share = builder.mul(builder.add(before, long(part)), self._tiles_ask)
-        return builder.add(builder.add(begin, builder.shl(self._size, long(2))), share)
+        return builder.add(builder.add(begin, self._distance), share)
 
     def _store(self, value: Any, output: Any, row: Any) -> None:
         """Scale a sum, add the bias, if there is one, and write it."""

@@ -20,6 +20,8 @@ from paceline.targets.hf.fused.vector import BYTE, FLOAT, INT, SHORT, function
 
 OUTPUTS = 4
 """Outputs of a weight that stand together."""
+AHEAD = 2048
+"""How many bytes before it reads them a tile asks for them, where it is the only one of its outputs."""
 LINE = 64
 """Bytes that come from memory together."""
 SPAN = 512
