@@ -41,12 +41,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Draw:
-    """How a token is chosen after a row, in numbers alone. Without ``noise`` the likeliest wins."""
+    """How a token is chosen after a row, where the row decides by itself. Without ``noise`` the likeliest wins."""
 
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
+    sampling: Sampling
+    """Temperature, top-k, top-p and min-p of it."""
     noise: Noise | None
     place: int
     """Of the first such token in the text."""
@@ -72,10 +70,7 @@ class Outlook:
 
     def draw(self, noise: Noise | None, place: int) -> Draw | None:
         """None where more than the row decides."""
-        if self._sampling.adjusts:
-            return None
-        settings = self._sampling
-        return Draw(settings.temperature, settings.top_k, settings.top_p, settings.min_p, noise, place)
+        return None if self._sampling.adjusts else Draw(self._sampling, noise, place)
 
     def laws(self, rows: torch.Tensor, texts: Iterable[Ints]) -> list[Distribution]:
         """The law of each row of ``[rows, vocabulary]``; ``texts`` are the tokens before each, read only if needed."""

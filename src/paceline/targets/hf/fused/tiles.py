@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from llvmlite import ir
 
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.instructions import FOURS, NARROW, PAIRS, SETS, Fours
+from paceline.targets.hf.fused.instructions import FOURS, NARROW, PAIRS, SETS, Fours, Pairs
 from paceline.targets.hf.fused.loops import Sums, long, loop
 from paceline.targets.hf.fused.vector import BYTE, FLOAT, INT, SHORT, function
 
@@ -119,84 +119,82 @@ def loaded(builder: Any, address: Any, kind: Any) -> Any:
     return builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
 
 
-class BytesByPairs(Tile):
-    """Weights of 8 bits and rows of 16, in which all products of pairs add up exactly."""
+class _OfBytes(Tile):
+    """Weights of 8 bits."""
 
-    FORM, ZERO = at.SHORTS, 0
-    VECTORS = PAIRS
-    STEP = STEP_BYTES = VECTORS.values
-    SPLIT: ClassVar = {4: 2, 2: 4, 1: 4}
     SCALED = True
+    VECTORS: ClassVar[Pairs | Fours]
+    ROW_SHIFT: ClassVar[int]
+    """Of an input, to the bytes of a row's value."""
+    ZERO: ClassVar[int]
+    """The weight 0 as it stands in memory."""
 
     @staticmethod
     def bytes_of(builder: Any, inputs: Any) -> Any:
         return inputs
+
+    def sums(self, given: Given) -> Sums:
+        builder, rows, vectors = self.builder, self.places(given), self.VECTORS
+
+        def body(first: Any, totals: Sums) -> Sums:
+            place = self.step(given, builder.udiv(first, long(self.STEP)))
+            pieces = (builder.add(place, long(self.STEP_BYTES * output)) for output in range(self.outputs))
+            weights = [self.wide(self.vector(piece, vectors.bytes)) for piece in pieces]
+            found = []
+            for row, line in zip(rows, totals, strict=True):
+                values = self.vector(builder.add(row, builder.shl(first, long(self.ROW_SHIFT))), weights[0].type)
+                pairs = zip(line, weights, strict=True)
+                found.append([vectors.added(builder, total, each, values) for total, each in pairs])
+            return found
+
+        totals = loop(builder, long(0), given.inputs, self.STEP, self.zeros(vectors.sums), body)
+        lines = zip(rows, totals, strict=True)
+        return [[self.finished(given, row, vectors.total(builder, total)) for total in line] for row, line in lines]
+
+    def wide(self, weights: Any) -> Any:
+        """Weights as they are multiplied."""
+        return weights
+
+    def finished(self, given: Given, row: Any, total: Any) -> Any:
+        """The sum of a row and an output."""
+        return total
+
+
+class BytesByPairs(_OfBytes):
+    """Rows of 16 bits, in which all products of pairs add up exactly."""
+
+    FORM, ZERO, ROW_SHIFT = at.SHORTS, 0, 1
+    VECTORS: ClassVar[Pairs] = PAIRS
+    STEP = STEP_BYTES = VECTORS.values
+    SPLIT: ClassVar = {4: 2, 2: 4, 1: 4}
 
     @staticmethod
     def bytes_of_row(builder: Any, inputs: Any) -> Any:
         return builder.shl(inputs, long(1))
 
-    def sums(self, given: Given) -> Sums:
-        builder, rows, vectors = self.builder, self.places(given), self.VECTORS
-
-        def body(first: Any, totals: Sums) -> Sums:
-            place = self.step(given, builder.udiv(first, long(self.STEP)))
-            pieces = (builder.add(place, long(self.STEP_BYTES * output)) for output in range(self.outputs))
-            widened = [builder.sext(self.vector(piece, vectors.bytes), vectors.shorts) for piece in pieces]
-            found = []
-            for row, line in zip(rows, totals, strict=True):
-                values = self.vector(builder.add(row, builder.shl(first, long(1))), vectors.shorts)
-                pairs = zip(line, widened, strict=True)
-                found.append([vectors.added(builder, total, values, weights) for total, weights in pairs])
-            return found
-
-        totals = loop(builder, long(0), given.inputs, self.STEP, self.zeros(vectors.sums), body)
-        return [[vectors.total(builder, total) for total in line] for line in totals]
+    def wide(self, weights: Any) -> Any:
+        return self.builder.sext(weights, self.VECTORS.shorts)
 
 
-class BytesByFours(Tile):
-    """Weights of 8 bits, raised by 128, and rows of 8 bits. The total of a row stands behind it: 128 times that is too
-    much in each sum."""
+class BytesByFours(_OfBytes):
+    """Weights raised by 128, and rows of 8 bits. The total of a row stands behind it: 128 times that is too much in
+    each sum."""
 
-    FORM, ZERO = at.BYTES, -128
-    VECTORS = FOURS or Fours(64)
+    FORM, ZERO, ROW_SHIFT = at.BYTES, -128, 0
+    VECTORS: ClassVar[Fours] = FOURS or Fours(64)
     STEP = STEP_BYTES = VECTORS.values
     SPLIT: ClassVar = {4: 4, 2: 4, 1: 4} if VECTORS.values == 64 else {4: 2, 2: 4, 1: 4}
-    SCALED = True
-
-    @staticmethod
-    def bytes_of(builder: Any, inputs: Any) -> Any:
-        return inputs
 
     @staticmethod
     def bytes_of_row(builder: Any, inputs: Any) -> Any:
         return builder.add(inputs, long(LINE))
 
-    def sums(self, given: Given) -> Sums:
-        builder, rows, vectors = self.builder, self.places(given), self.VECTORS
-
-        def body(first: Any, totals: Sums) -> Sums:
-            place = self.step(given, builder.udiv(first, long(self.STEP)))
-            pieces = (builder.add(place, long(self.STEP_BYTES * output)) for output in range(self.outputs))
-            raised = [self.vector(piece, vectors.bytes) for piece in pieces]
-            found = []
-            for row, line in zip(rows, totals, strict=True):
-                values = self.vector(builder.add(row, first), vectors.bytes)
-                pairs = zip(line, raised, strict=True)
-                found.append([vectors.added(builder, total, weights, values) for total, weights in pairs])
-            return found
-
-        totals = loop(builder, long(0), given.inputs, self.STEP, self.zeros(vectors.sums), body)
-        found = []
-        for row, line in zip(rows, totals, strict=True):
-            total = builder.load(self.at(builder.add(row, given.inputs), INT))
-            excess = builder.shl(total, ir.Constant(INT, 7))
-            found.append([builder.sub(vectors.total(builder, each), excess) for each in line])
-        return found
+    def finished(self, given: Given, row: Any, total: Any) -> Any:
+        own = self.builder.load(self.at(self.builder.add(row, given.inputs), INT))
+        return self.builder.sub(total, self.builder.shl(own, ir.Constant(INT, 7)))
 
 
 Bytes = BytesByPairs if FOURS is None else BytesByFours
-"""``ZERO`` is the weight 0 as it stands in memory."""
 
 
 class Nibbles(Tile):
