@@ -206,6 +206,25 @@ def test_what_needs_more_than_a_row_grows_by_levels(how: dict[str, Any]) -> None
     assert target.chains == 0
 
 
+def test_where_chains_cannot_be_compiled_drafts_grow_by_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline.targets.hf.fused import path
+
+    [whole] = proposed(compiled(), [[3, 1, 4]], [Budget(4, 4)], temperature=1.0)
+
+    def failing() -> int:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("paceline.targets.hf.fused.chains.chained", failing)
+    path._drafts.cache_clear()
+    try:
+        target = compiled()
+        [tree] = proposed(target, [[3, 1, 4]], [Budget(4, 4)], temperature=1.0)
+    finally:
+        path._drafts.cache_clear()
+    same(tree, whole)
+    assert target.chains == 0
+
+
 def test_rows_behind_a_draft_are_those_of_its_tokens() -> None:
     """They may become text without being read again."""
     target = compiled()
