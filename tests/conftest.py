@@ -1,16 +1,23 @@
 """What all tests have in common: none sees what was measured on this machine before, and none leaves anything here."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from clock import MadeClock
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has them ignore Ctrl-C, and all processes that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if not torch.cuda.is_available():
+    # Kernels are interpreted, which triton has to know before it is imported for the first time.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture

@@ -49,10 +49,14 @@ def masked(name: str) -> HFTarget:
     return HFTarget(build(name), mode=Mode.MASKED)
 
 
-def recorded(model: PreTrainedModel, record: Recorder = taped, *, lean: bool = False) -> HFTarget:
+def recorded(
+    model: PreTrainedModel, record: Recorder = taped, *, lean: bool = False, kernels: bool = False
+) -> HFTarget:
     """A target whose drafts are recorded and replayed; on the CPU this has to be asked for."""
     target = HFTarget(model, fixed_shapes=True)
     target.fixed = FixedPath(target.own, record)
+    if kernels:
+        target.fixed.without_kernels = None
     target.fixed.lean = Lean.of(target.own) if lean else None
     target._one_at_a_time = target.fixed.slab.lock
     target.paths = [target.fixed, target.own]

@@ -6,11 +6,13 @@ decided on the host (a length, a slot, which row is hidden) is decided for ever,
 never changes again: a function that a graph would repeat wrongly, a tape repeats wrongly, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from paceline.targets.hf.fixed.capture import Leave, hear_nothing
@@ -29,6 +31,12 @@ class Tape(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, tree_leaves(result)))
         return result
+
+    def launched(self, launch: Callable[..., None], *arguments: Any, **constants: Any) -> None:
+        """A kernel, which torch does not see. What an interpreter of kernels does is no operation of the forward."""
+        with _disable_current_modes():
+            launch(*arguments, **constants)
+        self.calls.append((launch, arguments, constants, [None]))
 
     def cut(self, early: torch.Tensor) -> Callable[[], None]:
         self.exits.append((len(self.calls), early))
@@ -50,9 +58,25 @@ class Tape(TorchDispatchMode):
                     old.copy_(new)
 
 
+@contextmanager
+def launches(seen: Callable[..., None]) -> Iterator[None]:
+    """``seen`` is called for every kernel that is started, with what starts it and its arguments."""
+    if find_spec("triton") is None:
+        yield
+        return
+    from paceline.targets.hf.gpu import launching
+
+    launch = launching.launch
+    launching.launch = lambda *arguments, **constants: seen(launch, *arguments, **constants)
+    try:
+        yield
+    finally:
+        launching.launch = launch
+
+
 def taped(function: Callable[[Leave], T]) -> Callable[[Leave], T]:
     """A `Recorder`."""
-    with Tape() as tape:
+    with Tape() as tape, launches(tape.launched):
         result = function(tape.cut)
 
     def replay(leave: Leave) -> T:

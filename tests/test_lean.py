@@ -18,6 +18,7 @@ from changes import CHANGES, adapt
 from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
 from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.hf import lean as lean_path
+from paceline.targets.hf import operations
 from paceline.targets.hf import variants
 from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.lean import Lean
@@ -436,7 +437,7 @@ def test_what_breaks_after_load_is_told_once_and_left_to_the_model(monkeypatch: 
     rows = filled(target, TEXT)
     expected = along(target, target.own, [Request.of_tree(rows, 1, tree)])[0].logits
     rows.keep([])
-    monkeypatch.setattr(lean_path, "_rotated", broken)
+    monkeypatch.setattr(operations, "_rotated", broken)
     with pytest.warns(UserWarning, match="layers are left to transformers, .*: KeyError: 'weight'"):
         assert torch.equal(score(target, rows, 1, tree), expected)
     rows.check()
@@ -480,8 +481,8 @@ def test_a_name_alone_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_that_disagree_at_load_close_the_path(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = lean_path._rotated
-    monkeypatch.setattr(lean_path, "_rotated", lambda heads, turns: honest(heads, (turns[0], -turns[1])))
+    honest = operations._rotated
+    monkeypatch.setattr(operations, "_rotated", lambda heads, turns: honest(heads, (turns[0], -turns[1])))
     target = load_quietly(build("llama", dtype))
     assert not is_taken(target)
     tree = random_tree(8)
@@ -493,7 +494,7 @@ def test_a_path_that_breaks_at_load_is_closed(error: type[Exception], monkeypatc
     def broken(*_: Any) -> Tensor:
         raise error("no such kernel")
 
-    monkeypatch.setattr(lean_path, "_rotated", broken)
+    monkeypatch.setattr(operations, "_rotated", broken)
     assert not is_taken(load_quietly(build("llama")))
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from paceline.targets.hf.attention import AttentionOptions, KVCache, MaskScratch, Segment
-from paceline.targets.hf.operations import Operations
+from paceline.targets.hf.operations import CosSin, Heads, Operations
 from paceline.targets.hf.own import Mode, OwnForward, joined
 from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found, Outputs, Taps
 from paceline.targets.hf.snapshot import DefinitionSnapshot, origin
@@ -83,14 +83,22 @@ class Lean(ForwardPath):
         assert modules is not None, "only jobs that were taken are run"
         return modules
 
-    def computed(self, states: torch.Tensor, cos_sin: CosSin, rows: KVCache, outputs: Outputs) -> Found:
+    def computed(
+        self,
+        states: torch.Tensor,
+        cos_sin: CosSin,
+        rows: KVCache,
+        outputs: Outputs,
+        operations: Operations | None = None,
+    ) -> Found:
         """The forward from embeddings ``[1, sum n, width]`` on."""
-        modules, taps, operations = self.modules, Taps(), self._operations
-        last = len(modules.layers)
+        modules, taps, operations = self.modules, Taps(), operations or self._operations
+        last, more = len(modules.layers), None
         for number, layer in enumerate(modules.layers):
+            states, given = _entering(states, more, layer.before, operations)
             self._tap(number, states, outputs, taps)
             place = layer.attention.layer_idx  # its number in the cache; layers may have been removed or reordered
-            query = self._query(layer, place, operations.norm(states, layer.before), cos_sin, rows)
+            query = operations.placed(self._joint(layer, given), layer, place, cos_sin, rows)
             ends = number == last - 1 and last not in outputs.want.hidden
             if ends and not outputs.logits:
                 return Found(None, taps)  # a prompt's last layer only has to write its keys and values
@@ -98,42 +106,32 @@ class Lean(ForwardPath):
             mixed = rows.attend(place, query, options).transpose(1, 2)
             if ends:
                 states, mixed = select(outputs.logit_rows, states), select(outputs.logit_rows, mixed)
-            states = states + layer.out(mixed.reshape(1, states.shape[1], -1))
-            states = states + self._mlp(layer, operations.norm(states, layer.between))
+            out = layer.out(mixed.reshape(1, states.shape[1], -1))
+            states, given = operations.added(states, out, layer.between)
+            more = self._mlp(layer, given, operations)
+        final = _entering(states, more, modules.norm, operations)[1]
         if last not in outputs.want.hidden:
-            return Found(modules.head(operations.norm(states, modules.norm))[0], taps)
-        taps.hidden[last] = operations.norm(states, modules.norm)[0]
+            return Found(modules.head(final)[0], taps)
+        taps.hidden[last] = final[0]
         if not outputs.logits:
             return Found(None, taps)
-        return Found(modules.head(select(outputs.logit_rows, taps.hidden[last][None]))[0], taps)
+        return Found(modules.head(select(outputs.logit_rows, final))[0], taps)
 
-    def _query(self, layer: Layer, place: int, given: torch.Tensor, cos_sin: CosSin, rows: KVCache) -> torch.Tensor:
-        """Queries ``[1, heads, n, width]`` of one layer; writes its keys and values to the cache."""
+    def _joint(self, layer: Layer, given: torch.Tensor) -> Heads:
         n, width = given.shape[1], layer.attention.head_dim
         if layer.qkv_joint is None:
             apart = [linear(given) for linear in layer.qkv]
-            queries, keys, _ = (part.shape[-1] // width for part in apart)
-            together = torch.cat(apart, dim=-1)
+            together, sizes = torch.cat(apart, dim=-1), [part.shape[-1] for part in apart]
         else:
-            queries, keys, _ = (part.out_features // width for part in layer.qkv_joint.slices)
-            together = layer.qkv_joint(given)
-        heads = together.view(1, n, -1, width)
-        unrotated, value = heads[:, :, : queries + keys], heads[:, :, queries + keys :]
-        if layer.norms is not None:
-            query, key = unrotated.split((queries, keys), dim=2)
-            unrotated = torch.cat(
-                (self._operations.norm(query, layer.norms[0]), self._operations.norm(key, layer.norms[1])), dim=2
-            )
-        rotated = self._operations.rounded(_rotated(unrotated, cos_sin).transpose(1, 2))
-        rows.write(place, rotated[:, queries:], value.transpose(1, 2))
-        return rotated[:, :queries]
+            together, sizes = layer.qkv_joint(given), [part.out_features for part in layer.qkv_joint.slices]
+        return Heads(together.view(1, n, -1, width), sizes[0] // width, sizes[1] // width)
 
-    def _mlp(self, layer: Layer, given: torch.Tensor) -> torch.Tensor:
+    def _mlp(self, layer: Layer, given: torch.Tensor, operations: Operations) -> torch.Tensor:
         if layer.gate_up_joint is None:
             gate, up = layer.gate(given), layer.up(given)
         else:
             gate, up = layer.gate_up_joint(given).chunk(2, dim=-1)
-        result: torch.Tensor = layer.down(self._operations.gated(gate, up, layer.act))
+        result: torch.Tensor = layer.down(operations.gated(gate, up, layer.act))
         return result
 
     def _tap(self, number: int, states: torch.Tensor, outputs: Outputs, taps: Taps) -> None:
@@ -145,19 +143,16 @@ class Lean(ForwardPath):
             outputs.on_exit(taps.early)
 
 
-CosSin = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines ``[n, 1, width]`` of each row's rotary angles; sines of the first half of a head are negated."""
+def _entering(
+    states: torch.Tensor, more: torch.Tensor | None, norm: Any, operations: Operations
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The states that enter a layer, and their norm; ``more`` is what the layer before adds to them."""
+    return (states, operations.norm(states, norm)) if more is None else operations.added(states, more, norm)
 
 
 def select(rows: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
     """The packed rows of these numbers, or all."""
     return states if rows is None else states[:, rows.to(states.device)]
-
-
-def _rotated(heads: torch.Tensor, cos_sin: CosSin) -> torch.Tensor:
-    """Heads ``[1, n, heads, width]``, each half of a head rotated with the other one."""
-    cosines, sines = cos_sin
-    return (heads * cosines).add_(heads.roll(heads.shape[-1] // 2, -1) * sines)
 
 
 class RotaryTable:

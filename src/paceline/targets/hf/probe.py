@@ -22,6 +22,7 @@ import torch
 
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Reach, Request, Rows
+from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, Unsupported
 from paceline.targets.hf.path import UNEXPECTED
@@ -82,13 +83,20 @@ def _try_fixed(target: HFTarget) -> None:
     """Probe recorded forwards too, on the device they run on; where they fail they are not used."""
     if target.fixed is None or target.mode is not Mode.PACKED:
         return
+    if target.fixed.without_kernels is None and (reason := _unlike(target, target.fixed)) is not None:
+        target.fixed.step_down(reason)
+    if target.fixed.without_kernels is not None and (reason := _unlike(target, target.fixed)) is not None:
+        target.fixed.give_up(reason)
+
+
+def _unlike(target: HFTarget, fixed: FixedPath) -> str | None:
+    """In what recorded forwards differ from the model's own."""
     limits = target.limits
-    reason = target.fixed.obstacle() or _probe(target)
+    reason = fixed.obstacle() or _probe(target)
     if reason is None and limits.trees and not target.limits.trees:
         reason = "a row changes with its siblings"
     target.limits = limits
-    if reason is not None:
-        target.fixed.give_up(reason)
+    return reason
 
 
 def _find_mode(target: HFTarget) -> None:

@@ -6,6 +6,7 @@ All of them are small. The mask, which is as large as the context, is computed f
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,14 +19,35 @@ HIDDEN_KEY = {torch.float16: -3e4}
 padding rows, which see no key at all, hold numbers."""
 
 
+class Parts(NamedTuple):
+    """Views of one memory, one behind the other: numbers, then flags."""
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    places: torch.Tensor
+    committed: torch.Tensor
+    fresh: torch.Tensor
+    tentative: torch.Tensor
+    seen: torch.Tensor
+
+    @classmethod
+    def of(cls, memory: torch.Tensor, shapes: list[tuple[int, ...]], flags: tuple[int, ...]) -> Parts:
+        flat = memory[: -math.prod(flags)].view(torch.int64)
+        ends = np.cumsum([math.prod(shape) for shape in shapes])
+        numbers = [flat[end - math.prod(shape) : end].view(shape) for shape, end in zip(shapes, ends, strict=True)]
+        tokens, positions, places, committed, fresh, tentative = numbers
+        seen = memory[-math.prod(flags) :].view(flags).view(torch.bool)
+        return cls(tokens, positions, places, committed, fresh, tentative, seen)
+
+
 class Inputs:
     """``tokens``, ``positions`` and ``places`` are ``[count, rows]``: tokens to score, their positions in their texts,
     and the rows of their slots that they are written to. ``committed`` ``[count]`` is the length of each text,
-    ``tentative`` ``[count, TENTATIVE]`` the positions of the rows behind it, held ones included, and ``seen``
-    ``[count, rows, TENTATIVE]`` which of these each row sees."""
+    ``fresh`` ``[count]`` the number of rows behind it, held ones included, ``tentative`` ``[count, TENTATIVE]`` their
+    positions, and ``seen`` ``[count, rows, TENTATIVE]`` which of these each row sees."""
 
     def __init__(self, count: int, rows: int, device: torch.device) -> None:
-        shapes = [(count, rows), (count, rows), (count, rows), (count,), (count, TENTATIVE)]
+        shapes = [(count, rows), (count, rows), (count, rows), (count,), (count,), (count, TENTATIVE)]
         numbers, flags = sum(math.prod(shape) for shape in shapes), (count, rows, TENTATIVE)
         size = 8 * numbers + math.prod(flags)
         pinned = device.type == "cuda"
@@ -33,10 +55,9 @@ class Inputs:
             self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
             self._device = torch.zeros(size, dtype=torch.uint8, device=device)
         self._sent = torch.cuda.Event() if pinned else None
-        on_host = _parts(self._host, shapes, flags)
-        self._tokens, self._positions, self._places, self._committed, self._tentative, self._seen = on_host
-        here = _parts(self._device, shapes, flags)
-        self.tokens, self.positions, self.places, self.committed, self.tentative, self.seen = here
+        self._on_host = Parts.of(self._host, shapes, flags)
+        here = Parts.of(self._device, shapes, flags)
+        self.tokens, self.positions, self.places, self.committed, self.fresh, self.tentative, self.seen = here
 
     def fill(self, requests: list[tuple[int, Request]], scratch: int) -> None:
         """Copy each request to the place of its slot, and send all of it to the device. Padding rows hold token 0 at
@@ -44,17 +65,17 @@ class Inputs:
         if self._sent is not None:
             self._sent.synchronize()  # the last copy may still be reading what is about to be overwritten
         self._host.zero_()
-        places = self._places.numpy()
+        tokens, positions, places, texts, fresh, tentative, seen = (part.numpy() for part in self._on_host)
         places.fill(scratch)
         for place, request in requests:
             n, known = len(request.tokens), len(request.parents)
             committed = request.rows.committed
-            self._tokens.numpy()[place, :n] = request.tokens
-            self._positions.numpy()[place, :n] = request.positions
+            tokens[place, :n] = request.tokens
+            positions[place, :n] = request.positions
             places[place, :n] = np.arange(committed + request.held, request.end)
-            self._committed.numpy()[place] = committed
-            self._tentative.numpy()[place, :known] = request.tentative_positions
-            self._seen.numpy()[place, :n, :known] = request.visible
+            texts[place], fresh[place] = committed, known
+            tentative[place, :known] = request.tentative_positions
+            seen[place, :n, :known] = request.visible
         self._device.copy_(self._host, non_blocking=True)
         if self._sent is not None:
             self._sent.record(torch.cuda.current_stream(self._device.device))
@@ -85,15 +106,3 @@ class Inputs:
         mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
         mask.masked_fill_(~visible, HIDDEN_KEY.get(dtype, -1e30))
         return mask.repeat(1, copies, 1)[:, None]
-
-
-Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def _parts(memory: torch.Tensor, shapes: list[tuple[int, ...]], flags: tuple[int, ...]) -> Parts:
-    """Views of ``memory``, one behind the other: numbers, then flags."""
-    flat = memory[: -math.prod(flags)].view(torch.int64)
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
-    numbers = [flat[end - math.prod(shape) : end].view(shape) for shape, end in zip(shapes, ends, strict=True)]
-    tokens, positions, places, committed, tentative = numbers
-    return tokens, positions, places, committed, tentative, memory[-math.prod(flags) :].view(flags).view(torch.bool)

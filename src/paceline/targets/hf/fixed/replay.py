@@ -15,6 +15,7 @@ from paceline.targets.hf.fixed.capture import CapturesGraphs, Leave, Recorder, U
 from paceline.targets.hf.fixed.shapes import ROWS, TENTATIVE, ForwardShape, rounds_well, slots_of
 from paceline.targets.hf.fixed.slab import Slab, SlabRows
 from paceline.targets.hf.fixed.step import Result, Step
+from paceline.targets.hf.gpu.trial import obstacle
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward, Unsupported
 from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found
@@ -25,6 +26,7 @@ RECORDINGS = 48
 REPLAY = 0.05
 """How far a first replay may lie from the call that it repeats: root mean square, as a share of the logits' standard
 deviation."""
+OFF_CUDA = "the model is on no CUDA device"
 COMPARED = 64
 """Rows of it that are compared."""
 
@@ -46,6 +48,8 @@ class FixedPath(ForwardPath):
         self.recorded: OrderedDict[ForwardShape, tuple[Step, Callable[[Leave], Result]]] = OrderedDict()
         self.refused: str | None = None
         """Why nothing is recorded any more."""
+        self.without_kernels: str | None = obstacle(device, own.model.dtype) if device.type == "cuda" else OFF_CUDA
+        """Why layers are computed by torch's operations instead of the kernels of `gpu`."""
         self._too_large: set[ForwardShape] = set()
         self._snapshot: ModelSnapshot | None = None
         self._warned: set[str] = set()
@@ -95,7 +99,8 @@ class FixedPath(ForwardPath):
             return self._own.run(job)
         for request in job.requests:
             request.rows.note(request.tokens, request.held)
-        shape = ForwardShape.of(job, self.slab.capacity)
+        kernels = self.without_kernels is None
+        shape = ForwardShape.of(job, self.slab.capacity, any_length=kernels)
         if shape in self._too_large:
             return self._own.run(job)
         try:
@@ -104,10 +109,10 @@ class FixedPath(ForwardPath):
             self.forget()
             self._too_large.add(shape)
         except (Uncapturable, Unsupported) as error:
-            self.give_up(str(error))
+            self.step_down(str(error))
         except self.forgiven as error:
             why = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-            self.give_up(f"{why} (this is not meant to happen, please report it)")
+            self.step_down(f"{why} (this is not meant to happen, please report it)")
         else:
             if found is not None:
                 for request in job.requests:
@@ -146,7 +151,7 @@ class FixedPath(ForwardPath):
     def _recorded(self, shape: ForwardShape, job: ForwardJob) -> Found:
         """Call, record, replay; a replay that differs from the call is never used again."""
         lean = self.lean if self.lean is not None and self.lean.takes(job) else None
-        step = Step(self._own, self.slab, shape, lean)
+        step = Step(self._own, self.slab, shape, lean, kernels=self.without_kernels is None)
         step.fill(job)
         expected = rehearse(partial(step.found, step.compute, job))
         assert expected.logits is not None, "all rows are wanted"
@@ -175,6 +180,15 @@ class FixedPath(ForwardPath):
             torch.cuda.synchronize(self._own.model.device)
         self.recorded.clear()
         self._outlet = self._snapshot = None
+
+    def step_down(self, reason: str) -> None:
+        """Record without kernels from now on, or not at all where that was so."""
+        if self.without_kernels is not None:
+            self.give_up(reason)
+            return
+        self.without_kernels = reason
+        self.forget()
+        warnings.warn(f"kernels are not used, which costs speed and nothing else: {reason}", UserWarning, 2)
 
     def give_up(self, reason: str) -> None:
         """Use the model's own path from now on. Rows stay in the slab until they are closed."""

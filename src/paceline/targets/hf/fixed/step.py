@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from paceline.targets.base import Want
+from paceline.targets.hf.attention import KVCache
 from paceline.targets.hf.fixed.block import Block
 from paceline.targets.hf.fixed.capture import Leave, hear_nothing
 from paceline.targets.hf.fixed.inputs import Inputs
@@ -22,6 +23,7 @@ from paceline.targets.hf.fixed.shapes import ForwardShape, slots_of
 from paceline.targets.hf.fixed.slab import Slab
 from paceline.targets.hf.interface import NAME, ForwardCache, attention_is, computing
 from paceline.targets.hf.lean import Lean, cos_sin_at
+from paceline.targets.hf.operations import Operations
 from paceline.targets.hf.own import OwnForward
 from paceline.targets.hf.path import ForwardJob, Found, OnExit, Outputs, Taps, ignore
 from paceline.targets.hf.taps import tapped
@@ -37,12 +39,15 @@ class Result(NamedTuple):
 class Step:
     """The forward of a shape, with the memory that it reads."""
 
-    def __init__(self, own: OwnForward, slab: Slab, shape: ForwardShape, lean: Lean | None = None) -> None:
-        self._own, self._slab, self._lean, self.shape = own, slab, lean, shape
+    def __init__(
+        self, own: OwnForward, slab: Slab, shape: ForwardShape, lean: Lean | None = None, *, kernels: bool = False
+    ) -> None:
+        """``kernels``: whether layers are computed by those of `gpu`."""
+        self._own, self._slab, self._lean, self.shape, self._kernels = own, slab, lean, shape, kernels
         self._want = Want(hidden=shape.hidden, early_exit=shape.exit)
         self.inputs = Inputs(shape.count, shape.rows, own.model.device)
         cached = next(iter(slab.keys.values()))
-        self._splits = splits_here(cached.device, cached.dtype, cached.shape[3])
+        self._splits = not kernels and splits_here(cached.device, cached.dtype, cached.shape[3])
 
     def fill(self, job: ForwardJob) -> None:
         """Copy a job into the memory that `compute` reads."""
@@ -56,19 +61,31 @@ class Step:
         def left(logits: torch.Tensor) -> torch.Tensor:
             return logits if outlet is None else outlet[: len(logits)].copy_(logits)
 
-        block = Block(self._slab, self.shape, self.inputs, splits=self._splits)
+        block, operations = self._ways()
         outputs = Outputs(self._want, on_exit=lambda early: leave(left(early))())
-        result = self._by_model(block, outputs) if self._lean is None else self._by_lean(self._lean, block, outputs)
+        if self._lean is None:
+            result = self._by_model(block, outputs)
+        else:
+            result = self._by_lean(self._lean, block, outputs, operations)
         return result._replace(logits=left(result.logits))
 
-    def _by_lean(self, lean: Lean, block: Block, outputs: Outputs) -> Result:
+    def _ways(self) -> tuple[KVCache, Operations | None]:
+        """How keys and values are written and read, and how the lean forward computes what lies between."""
+        if not self._kernels:
+            return Block(self._slab, self.shape, self.inputs, splits=self._splits), None
+        from paceline.targets.hf.gpu.block import KernelBlock
+        from paceline.targets.hf.gpu.operations import LayerKernels
+
+        return KernelBlock(self._slab, self.shape, self.inputs), LayerKernels()
+
+    def _by_lean(self, lean: Lean, block: KVCache, outputs: Outputs, operations: Operations | None) -> Result:
         states = lean.modules.embedding(self.inputs.tokens.view(1, -1))
         cos_sin = cos_sin_at(self.inputs.positions.view(-1), lean.modules.rotary, states)
-        found = lean.computed(states, cos_sin, block, outputs)
+        found = lean.computed(states, cos_sin, block, outputs, operations)
         assert found.logits is not None, "all rows are wanted"
         return Result(found.logits, found.taps.hidden)
 
-    def _by_model(self, block: Block, outputs: Outputs) -> Result:
+    def _by_model(self, block: KVCache, outputs: Outputs) -> Result:
         with ExitStack() as stack:
             stack.enter_context(attention_is(NAME, self._own.model))
             stack.enter_context(computing(forward := ForwardCache(block)))
