@@ -123,7 +123,7 @@ class Report:
         """Print it, and write what the options of `parser` ask for."""
         print(f"{self.title}\n\n{self.markdown}")
         if options.note is not None:
-            module = ".".join(Path(sys.argv[0]).with_suffix("").parts[-3:])
+            module = ".".join(Path(sys.argv[0]).with_suffix("").parts[-3:]).removesuffix(".__main__")
             command = " ".join(["python -m", module, *sys.argv[1:]])
             with options.note.open("a", encoding="utf8") as file:
                 file.write(f"\n## {datetime.now(UTC):%Y-%m-%d}: {self.title}\n\n`{command}`\n\n{self.markdown}\n")

@@ -237,6 +237,7 @@ def test_forwards_of_a_random_model_are_told_beside_the_memorys_bandwidth(
     weights = forwards.random_target("tiny", "float32", "cpu").model.num_parameters() - 512 * config["hidden_size"]
     assert said["bytes_of_token"] == 4 * (weights + 8 * 2 * 2 * 2 * 16)
     assert {one["rows"] for one in said["forwards"]} == {1, 4}
+    assert {one["least_milliseconds"] for one in said["forwards"]} == {1000 * said["bytes_of_token"] / 1e9}
     assert any(line.startswith("own ") and "(1.00x)" in line for line in lines)
 
 

@@ -209,6 +209,7 @@ def test_a_model_whose_layers_differ_opens(uneven: Path) -> None:
     keys = [len(one.k_proj.weight) for one in heads if hasattr(one, "k_proj")]
     assert sorted(set(keys)) == [2 * 16, 2 * 512]
     assert bytes_of_token(target, 8) - bytes_of_token(target, 0) == 8 * 4 * sum(2 * width for width in keys)
+    assert bytes_of_token(target, 8, sequences=3) == bytes_of_token(target, 24)
 
 
 UNEVEN: dict[str, tuple[dict[str, Any], str]] = {

@@ -10,12 +10,17 @@ if TYPE_CHECKING:
     from paceline.bench.dictionaries import emulate as emulate
     from paceline.bench.early_exit import Stop as Stop
     from paceline.bench.early_exit import foreseen as foreseen
+    from paceline.bench.energy import open_meter as open_meter
+    from paceline.bench.loading import load_in_steps as load_in_steps
+    from paceline.bench.machine import sitting as sitting
     from paceline.bench.measure import Calibration as Calibration
     from paceline.bench.measure import calibrate_method as calibrate_method
     from paceline.bench.measure import race_methods as race_methods
     from paceline.bench.overlap import Cell as Cell
     from paceline.bench.overlap import Trial as Trial
     from paceline.bench.peers import vllm
+    from paceline.bench.peers.transformers import Watch as Watch
+    from paceline.bench.peers.transformers import generated as generated
     from paceline.bench.peers.weights import ordinary as ordinary
     from paceline.bench.run import directory
     from paceline.bench.statistics import Estimate as Estimate
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from paceline.dictionary.counting import Counts as Counts
     from paceline.dictionary.endings import Rule as Rule
     from paceline.drafters import make_drafter as make_drafter
+    from paceline.files import terminable as terminable
     from paceline.files import write_whole as write_whole
     from paceline.integrations.vllm import Proposer as Proposer
     from paceline.targets.replay import open_vocabulary as open_vocabulary
@@ -50,8 +56,12 @@ _HOME = {
         "paceline.bench.compare": "Between",
         "paceline.bench.dictionaries": "Emulated emulate",
         "paceline.bench.early_exit": "Stop foreseen",
+        "paceline.bench.energy": "open_meter",
+        "paceline.bench.loading": "load_in_steps",
+        "paceline.bench.machine": "sitting",
         "paceline.bench.measure": "Calibration calibrate_method race_methods",
         "paceline.bench.overlap": "Cell Trial",
+        "paceline.bench.peers.transformers": "Watch generated",
         "paceline.bench.peers.vllm:Engine": "VLLMEngine",
         "paceline.bench.peers.weights": "ordinary",
         "paceline.bench.run.directory:read": "read_run",
@@ -67,7 +77,7 @@ _HOME = {
         "paceline.dictionary.counting:count": "count_ngrams",
         "paceline.dictionary.endings": "Rule",
         "paceline.drafters": "make_drafter",
-        "paceline.files": "write_whole",
+        "paceline.files": "terminable write_whole",
         "paceline.integrations.vllm": "Proposer",
         "paceline.targets.replay": "open_vocabulary",
         "paceline.vocabulary": "Vocabulary",

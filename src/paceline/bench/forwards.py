@@ -102,8 +102,9 @@ def bandwidth(device: torch.device) -> float:
     return 2 * source.nbytes / min(_seconds(lambda: target.copy_(source), device) for _ in range(8))
 
 
-def bytes_of_token(target: HFTarget, context: int) -> int:
-    """The bytes that plain decoding reads for a token: the weights, one row of the embeddings, and the cached rows."""
+def bytes_of_token(target: HFTarget, context: int, sequences: int = 1) -> int:
+    """The bytes that plain decoding reads for a token of each sequence: the weights, one row of the embeddings, and the
+    cached rows of all."""
     config: Any = target.model.config.get_text_config()
     weights = sum(weight.nbytes for weight in target.model.parameters())
     weights += sum(one.nbytes for one in target.model.modules() if isinstance(one, PackedLinear) and not one.tied)
@@ -113,7 +114,7 @@ def bytes_of_token(target: HFTarget, context: int) -> int:
     assert isinstance(rows, CacheRows), "a model of transformers opens no other rows"
     cached = sum(part.nbytes for layer in rows.layers.values() for part in layer.span(0, 1))
     rows.close()
-    return int(weights + cached * context)
+    return int(weights + cached * context * sequences)
 
 
 def forwards(

@@ -84,7 +84,10 @@ def time_forwards(options: argparse.Namespace) -> int:
     if options.json:
         about = {"model": target.name, "dtype": target.dtype_name, "bandwidth": speed, "bytes_of_token": size}
         about |= {"instruction_sets": instruction_sets(), "threads": torch.get_num_threads()}
-        print_json(about | {"refused": refused, "forwards": [vars(one) for one in found]})
+        shapes = {(one.context, one.sequences) for one in found}
+        least = {shape: 1000 * forwards.bytes_of_token(target, *shape) / speed for shape in shapes}
+        timed = [vars(one) | {"least_milliseconds": least[one.context, one.sequences]} for one in found]
+        print_json(about | {"refused": refused, "forwards": timed})
     return 0
 
 
