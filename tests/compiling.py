@@ -10,8 +10,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from paceline import launching
+from paceline.law import Noise, Sampling
+from paceline.law.kernel_rows import KernelRows
 from paceline.targets.hf.fixed.shapes import ForwardShape
-from paceline.targets.hf.gpu import launching, trial
+from paceline.targets.hf.gpu import running, trial
 from paceline.targets.hf.gpu.block import KernelBlock
 from paceline.targets.hf.gpu.operations import LayerKernels
 
@@ -53,7 +56,7 @@ def compiler(capability: int) -> Any:
 
 
 def main() -> None:
-    launching.processors = lambda device: 100
+    running.processors = lambda device: 100
     types, *capabilities = sys.argv[1:]
     for capability in map(int, capabilities):
         launching.launch = compiler(capability)
@@ -62,6 +65,10 @@ def main() -> None:
             shape = ForwardShape(0, 1, trial.NODES, case.slab.capacity)
             block = KernelBlock(case.slab, shape, case.inputs)
             case.results(block, LayerKernels())
+            for cut in ({}, {"top_k": 50}):
+                KernelRows(
+                    torch.zeros(2, 5000, dtype=dtype), Sampling(temperature=1.0, **cut), [(Noise(1), 2)] * 2
+                ).lines()
             block.write(0, *(case.heads.all[:, :, :2].transpose(1, 2),) * 2)
 
 

@@ -8,13 +8,13 @@ never changes again: a function that a graph would repeat wrongly, a tape repeat
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from paceline import launching
 from paceline.targets.hf.fixed.capture import Leave, hear_nothing
 
 T = TypeVar("T")
@@ -61,11 +61,6 @@ class Tape(TorchDispatchMode):
 @contextmanager
 def launches(seen: Callable[..., None]) -> Iterator[None]:
     """``seen`` is called for every kernel that is started, with what starts it and its arguments."""
-    if find_spec("triton") is None:
-        yield
-        return
-    from paceline.targets.hf.gpu import launching
-
     launch = launching.launch
     launching.launch = lambda *arguments, **constants: seen(launch, *arguments, **constants)
     try:

@@ -140,8 +140,8 @@ def test_where_the_nucleus_is_in_doubt_the_whole_row_decides() -> None:
 
 
 def lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    bound = DeviceRows._bound
-    monkeypatch.setattr(DeviceRows, "_bound", lambda field: 0.3 * bound(field))
+    bound = DeviceRows._bound.func
+    monkeypatch.setattr(DeviceRows, "_bound", property(lambda field: 0.3 * bound(field)))
 
 
 def other_words(monkeypatch: pytest.MonkeyPatch) -> None:

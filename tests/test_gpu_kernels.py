@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 pytest.importorskip("triton")
 
 from families import FAMILIES, build
+from paceline import launching
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import AttentionOptions
@@ -24,10 +25,10 @@ from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.shapes import ForwardShape
 from paceline.targets.hf.fixed.slab import Slab
 from paceline.targets.hf.fixed.step import Step
-from paceline.targets.hf.gpu import launching, trial
+from paceline.targets.hf.gpu import running, trial
 from paceline.targets.hf.gpu.block import KernelBlock
-from paceline.targets.hf.gpu.launching import splits_of
 from paceline.targets.hf.gpu.operations import LayerKernels
+from paceline.targets.hf.gpu.running import splits_of
 from paceline.targets.hf.operations import Operations
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
@@ -116,7 +117,7 @@ def test_attention_behind_texts_of_all_lengths(length: int, window: int | None) 
 @pytest.mark.parametrize("kind", ["plain", "window", "softcap", "sinks", "all"])
 def test_attention_of_ragged_texts(kind: str, held: int, processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one part and in several, of which some have nothing to read."""
-    monkeypatch.setattr(launching, "processors", lambda device: processors)
+    monkeypatch.setattr(running, "processors", lambda device: processors)
     sinks = torch.randn(4, generator=torch.Generator().manual_seed(3)).to(DEVICE)
     options = AttentionOptions(
         0.3,
@@ -147,7 +148,7 @@ def test_mistakes_are_seen(mistake: str) -> None:
 
 def test_a_text_is_split_where_a_gpu_would_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cpu")
-    monkeypatch.setattr(launching, "processors", lambda device: 8)
+    monkeypatch.setattr(running, "processors", lambda device: 8)
     assert [splits_of(programs, 1000, device) for programs in (1, 2, 3, 8, 16, 40)] == [16, 8, 4, 2, 1, 1]
     assert splits_of(1, 3, device) == 2
     assert splits_of(1, 0, device) == 1
@@ -330,7 +331,7 @@ def compiled(*capabilities: int, types: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-KERNELS = {"add_norm", "rotate_and_write", "write", "gate", "attend", "join"}
+KERNELS = {"block_maxima", "bounds", "reached", "add_norm", "rotate_and_write", "write", "gate", "attend", "join"}
 
 
 def test_every_kernel_compiles_for_a_gpu() -> None:

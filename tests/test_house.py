@@ -28,6 +28,7 @@ ROOMS = (
         "errors",
         "files",
         "compiled",
+        "launching",
         "cluster",
         "vocabulary",
         "translate",

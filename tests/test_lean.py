@@ -18,8 +18,7 @@ from changes import CHANGES, adapt
 from families import FAMILIES, LLAMA, VOCAB, WINDOW, build
 from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.hf import lean as lean_path
-from paceline.targets.hf import operations
-from paceline.targets.hf import variants
+from paceline.targets.hf import operations, variants
 from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode

@@ -47,6 +47,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -64,7 +65,7 @@ BLOCK = 128
 """Tokens that are compared with one number."""
 ROOM = 1024
 """Tokens of a row that are kept on the host until the bound on the time has come down."""
-CROSSING = 4096
+CROSSING = 512
 """Tokens of a row that there is room for in the transfer from another device."""
 SMALL, LARGE = 4096, 1 << 24
 """Rows of vocabularies up to the first are copied whole; for sums over more tokens than the second the margin would be
@@ -88,8 +89,17 @@ def contenders(rows: Sequence[torch.Tensor], sampling: Sampling, coins: Sequence
     found: list[Distribution | None] = []
     for start in range(0, len(rows), at_once := max(1, TOGETHER // size)):
         some = slice(start, start + at_once)
-        found += DeviceRows(torch.stack(list(rows[some])), sampling, coins[some]).laws()
+        found += _rows_of(torch.stack(list(rows[some])), sampling, coins[some]).laws()
     return found
+
+
+def _rows_of(rows: torch.Tensor, sampling: Sampling, coins: Sequence[Coins]) -> DeviceRows:
+    """By kernels of their own where there are some for the device."""
+    if rows.device.type == HOST:
+        return DeviceRows(rows, sampling, coins)
+    from paceline.law.kernel_rows import KernelRows, fits
+
+    return (KernelRows if fits(rows, sampling) else DeviceRows)(rows, sampling, coins)
 
 
 @dataclass(frozen=True)
@@ -130,11 +140,20 @@ class DeviceRows:
 
     def __init__(self, rows: torch.Tensor, sampling: Sampling, coins: Sequence[Coins]) -> None:
         self._rows, self._sampling, self._coins = rows, sampling, coins
-        self._words = upper_words(coins, -(-rows.shape[1] // BLOCK) * BLOCK, rows.device)
-        self._maxima = block_maxima(rows)
-        self._peaks = self._maxima.amax(dim=1, keepdim=True)
         k, size = sampling.top_k, rows.shape[1]
-        self._kth = rows.topk(k, dim=1).values[:, -1:] if 0 < k < size else None
+        self._kth = rows.topk(k, dim=1).values[:, -1:].contiguous() if 0 < k < size else None
+
+    @cached_property
+    def _words(self) -> torch.Tensor:
+        return upper_words(self._coins, -(-self._rows.shape[1] // BLOCK) * BLOCK, self._rows.device)
+
+    @cached_property
+    def _maxima(self) -> torch.Tensor:
+        return block_maxima(self._rows)
+
+    @cached_property
+    def _peaks(self) -> torch.Tensor:
+        return self._maxima.amax(dim=1, keepdim=True)
 
     def laws(self) -> list[Distribution | None]:
         """Each row's law, restricted to tokens that can win; None where the whole row has to decide."""
@@ -153,28 +172,40 @@ class DeviceRows:
     def _shortlists(self) -> list[Shortlist]:
         """The shortlist of each row, copied to the host in one transfer, the only wait. A row with more tokens than
         there is room for takes another one."""
-        size, room = self._rows.shape[1], min(CROSSING, self._rows.shape[1])
-        bound = self._bound()
-        unsure = bound == math.inf
-        weights = self._logs(self._maxima).exp()
-        chances = torch.exp(bound.masked_fill(unsure, 0.0) * weights * -(1 + MARGIN))
-        least = (chances * 2.0**32 - 2).ceil().clamp_min(0).long()
-        reached = (self._words.unflatten(1, (-1, BLOCK)) >= least[:, :, None]).flatten(1)[:, :size]
-        if self._kth is not None:
-            reached &= self._rows >= self._kth
+        size, room, reached = self._rows.shape[1], min(CROSSING, self._rows.shape[1]), self._reached
         places = reached.cumsum(dim=1) - 1
         counts = places[:, -1:] + 1
         places = torch.where(reached, places, room).clamp_max_(room)  # behind the room, for those that are left out
         every = torch.arange(size, device=places.device).expand_as(places)
         ids = places.new_zeros((len(places), room + 1)).scatter_(1, places, every)[:, :room]
+        unsure = self._bound == math.inf
         peaks = self._peaks.double().masked_fill(unsure, -math.inf)  # of such a row the whole law decides
         crossing = torch.cat([peaks, counts.double(), ids.double(), self._rows.gather(1, ids).double()], dim=1)
         found = [_shortlist(line, room) for line in crossing.numpy(force=True)]
-        return [short or self._long(number, reached) for number, short in enumerate(found)]
+        return [short or self._long(number) for number, short in enumerate(found)]
 
-    def _long(self, number: int, reached: torch.Tensor) -> Shortlist:
+    @cached_property
+    def _reached(self) -> torch.Tensor:
+        """Which tokens can win, ``[rows, vocabulary]``. Of a row without a bound nearly none."""
+        weights = self._logs(self._maxima).exp()
+        chances = torch.exp(self._bound.masked_fill(self._bound == math.inf, 0.0) * weights * -(1 + MARGIN))
+        least = (chances * 2.0**32 - 2).ceil().clamp_min(0).long()
+        reached: torch.Tensor = (self._words.unflatten(1, (-1, BLOCK)) >= least[:, :, None]).flatten(1)[:, : self._rows.shape[1]]
+        if self._kth is not None:
+            reached &= self._rows >= self._kth
+        return reached
+
+    def winners(self) -> list[int | None]:
+        """Of each row the token that is chosen; None where the whole row has to decide."""
+        return [None if law is None else self._winner(number, law) for number, law in enumerate(self.laws())]
+
+    def _winner(self, number: int, law: Distribution) -> int:
+        noise, index = self._coins[number]
+        return int(law.ids[(noise.exponential(Stream.TARGET, index, law.ids) / law.weights).argmin()])
+
+    def _long(self, number: int) -> Shortlist:
         """The tokens of a row that did not fit."""
-        ids = reached[number].nonzero()[:, 0]
+        ids = self._reached[number].nonzero()[:, 0]
         crossing = torch.cat([self._peaks[number].double(), ids.double(), self._rows[number, ids].double()])
         numbers = crossing.numpy(force=True)
         return Shortlist(numbers[1 : 1 + len(ids)].astype(np.int64), numbers[1 + len(ids) :], float(numbers[0]))
@@ -183,6 +214,7 @@ class DeviceRows:
         """The logarithms of the weights of scores ``[rows, some]``."""
         return (scores.double() - self._peaks) / self._sampling.temperature
 
+    @cached_property
     def _bound(self) -> torch.Tensor:
         """V, the bound on the time, of every row, ``[rows, 1]``; infinite where no token is certain."""
         size = self._rows.shape[1]

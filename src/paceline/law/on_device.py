@@ -36,10 +36,22 @@ def _sent(
     places: Sequence[tuple[Noise, int]], device: torch.device, more: Sequence[int] = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The counter words and keys of each place as columns, and ``more`` numbers: all that comes from the host in one
-    copy, for on a GPU every other one would be waited for."""
-    numbers = [word for noise, index in places for word in (index, noise.sample, Stream.TARGET, *noise.key)]
-    sent = torch.tensor([*numbers, *more], device=device)
-    return sent[: len(numbers)].view(len(places), -1).T[:, :, None], sent[len(numbers) :]
+    copy."""
+    numbers = counters(places)
+    found = sent([*numbers, *more], device)
+    return found[: len(numbers)].view(len(places), -1).T[:, :, None], found[len(numbers) :]
+
+
+def counters(places: Sequence[tuple[Noise, int]]) -> list[int]:
+    """Three counter words and both key words of each place."""
+    return [word for noise, index in places for word in (index, noise.sample, Stream.TARGET, *noise.key)]
+
+
+def sent(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Numbers of the host, where the device finds them once it is so far. From memory that may be swapped out a copy
+    would wait for the device."""
+    found = torch.tensor(numbers, pin_memory=device.type == "cuda")
+    return found.to(device, non_blocking=True)
 
 
 def _words(columns: torch.Tensor, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

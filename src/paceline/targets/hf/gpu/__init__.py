@@ -1,6 +1,6 @@
 """A layer in ten kernels: what torch computes in three dozen small ones, written in Triton for recorded forwards.
 
-`layer` and `attention` hold the kernels, `launching` starts them, `operations` and `block` put them where the lean
+`layer` and `attention` hold the kernels, `running` starts them, `operations` and `block` put them where the lean
 forward and the models' own attention ask for them, and `trial` compares them with torch's before a model uses them.
-Only `layer`, `attention` and `launching` import triton, which comes with torch's builds for CUDA on Linux.
+Only `layer`, `attention` and what imports them need triton, which comes with torch's builds for CUDA on Linux.
 """

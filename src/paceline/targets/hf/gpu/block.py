@@ -8,7 +8,7 @@ from paceline.targets.hf.attention import AttentionOptions, KVCache
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.shapes import ForwardShape
 from paceline.targets.hf.fixed.slab import Slab
-from paceline.targets.hf.gpu import launching
+from paceline.targets.hf.gpu import running
 
 
 class KernelBlock(KVCache):
@@ -23,7 +23,7 @@ class KernelBlock(KVCache):
         return self._slab.keys[layer][self._slots], self._slab.values[layer][self._slots]
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        launching.write((keys, values), self.slots(layer), self.inputs)
+        running.write((keys, values), self.slots(layer), self.inputs)
 
     def attend(self, layer: int, query: torch.Tensor, options: AttentionOptions) -> torch.Tensor:
-        return launching.attend(query, self.slots(layer), self.inputs, options)
+        return running.attend(query, self.slots(layer), self.inputs, options)

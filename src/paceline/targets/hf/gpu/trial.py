@@ -4,13 +4,13 @@ they find what torch's operations find."""
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
+from paceline import launching
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import AttentionOptions
@@ -32,7 +32,7 @@ def obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the kernels cannot be used on this device; None where they can."""
     if dtype not in TYPES:
         return f"they know no {str(dtype).removeprefix('torch.')}"
-    if find_spec("triton") is None:
+    if not launching.installed():
         return "triton is not installed"
     try:
         return _difference(device, dtype)

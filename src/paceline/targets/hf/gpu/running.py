@@ -1,13 +1,13 @@
-"""Starting the kernels: grids, sizes and memory for what they find."""
+"""The kernels' grids, sizes, and memory for what they find."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 
+from paceline import launching
 from paceline.targets.hf.attention import AttentionOptions
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.shapes import TENTATIVE
@@ -27,11 +27,6 @@ PIECE = 1024
 """Of a row of the gated states, in one program."""
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    """Start so many programs of a kernel. All launches pass here."""
-    kernel[grid](*arguments, **constants)
-
-
 def power(size: int) -> int:
     """The least power of two that is not below ``size``, and that a kernel can hold in a register."""
     return max(16, 1 << (size - 1).bit_length())
@@ -47,7 +42,7 @@ def add_norm(
     other = states if more is None else more
     strides = width_of(states), width_of(other)
     constants = {"ADDS": more is not None, "PAD": power(width), "num_warps": 8 if width > 2048 else 4}
-    launch(layer.add_norm, (rows,), states, other, weight, total, result, width, eps, *strides, **constants)
+    launching.launch(layer.add_norm, (rows,), states, other, weight, total, result, width, eps, *strides, **constants)
     return total, result
 
 
@@ -61,7 +56,7 @@ def gate(gates: torch.Tensor, ups: torch.Tensor) -> torch.Tensor:
     width, rows = gates.shape[-1], gates.shape[-2]
     result = torch.empty(gates.shape, dtype=gates.dtype, device=gates.device)
     strides, grid = (width_of(gates), width_of(ups)), (rows, -(-width // PIECE))
-    launch(layer.gate, grid, gates, ups, result, width, *strides, BLOCK=PIECE)
+    launching.launch(layer.gate, grid, gates, ups, result, width, *strides, BLOCK=PIECE)
     return result
 
 
@@ -86,7 +81,7 @@ def rotate_and_write(
     queries = together.new_empty((1, rows, heads.queries, width))
     cosines, sines = (part.reshape(rows, width) for part in cos_sin)
     query_norm, key_norm = norms or (Head(cosines, 0.0), Head(cosines, 0.0))
-    launch(
+    launching.launch(
         layer.rotate_and_write,
         (rows, every),
         *(together, cosines, sines, query_norm.weight, key_norm.weight, query_norm.eps, key_norm.eps),
@@ -107,7 +102,7 @@ def write(new: tuple[torch.Tensor, torch.Tensor], slots: tuple[torch.Tensor, tor
     (new_keys, new_values), (keys, values) = new, slots
     new_keys, new_values = (each if each.stride(-1) == 1 else each.contiguous() for each in (new_keys, new_values))
     width, value_width = keys.shape[3], values.shape[3]
-    launch(
+    launching.launch(
         layer.write,
         (new_keys.shape[2], keys.shape[1]),
         *(new_keys, new_values, keys, values, inputs.places, inputs.places.shape[1]),
@@ -139,7 +134,7 @@ def attend(
     parts = result if whole else result.new_empty((rows, heads, splits, value_width), dtype=torch.float32)
     sums = result if whole else result.new_empty((rows, heads, splits, 2), dtype=torch.float32)
     sinks = result if options.sinks is None else options.sinks
-    launch(
+    launching.launch(
         attention.attend,
         (-(-group * n // at_once), kv_heads, count * splits),
         *(queries, keys, values, result, parts, sums),
@@ -163,7 +158,7 @@ def attend(
         num_stages=2,
     )
     if not whole:
-        launch(
+        launching.launch(
             attention.join,
             (rows * heads,),
             *(parts, sums, result, sinks, heads),

@@ -1,0 +1,86 @@
+"""The race of rows on a GPU by the kernels of `racing`, where triton is installed and they find what torch finds."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from paceline import launching
+from paceline.law.contenders import BLOCK, CROSSING, HEAVY, MARGIN, Coins, DeviceRows, Shortlist
+from paceline.law.noise import Noise
+from paceline.law.on_device import counters, sent
+from paceline.law.settings import Sampling
+
+MANY = 8
+"""Blocks of a row that a program takes."""
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class KernelRows(DeviceRows):
+    """`DeviceRows` in three kernels, for settings without a nucleus."""
+
+    def _shortlists(self) -> list[Shortlist]:
+        lines = self.lines().numpy(force=True)
+        room = (lines.shape[1] - 2) // 2
+        found = list[Shortlist]()
+        for number, line in enumerate(lines):
+            count, peak = int(line[1]), float(line[:1].view(np.float64)[0])
+            if count > room:
+                found.append(self._long(number))
+                continue
+            ids, scores = line[2 : 2 + count], line[2 + room : 2 + room + count].view(np.float64)
+            order = np.argsort(ids)  # programs end in any order
+            found.append(Shortlist(ids[order], scores[order], peak))
+        return found
+
+    def lines(self) -> torch.Tensor:
+        """``[rows, 2 + 2 * room]`` in 64 bits, where the rows are: of each the greatest score, as a float, minus
+        infinity where the whole row has to decide; how many tokens can win; their ids, in any order; and their scores,
+        as floats."""
+        from paceline.law import racing
+
+        rows, sampling, kth = self._rows, self._sampling, self._kth
+        (count, size), room = rows.shape, min(CROSSING, rows.shape[1])
+        blocks, line = -(-size // BLOCK), 2 + 2 * room
+        floats = np.array([sampling.temperature, sampling.min_p, 1 + MARGIN], np.float64).view(np.int64)
+        numbers = sent([*floats.tolist(), *counters(self._coins)], rows.device)
+        maxima = rows.new_empty((count, blocks), dtype=torch.float32)
+        limits = rows.new_empty(count, dtype=torch.float64)
+        found = rows.new_empty((count, line), dtype=torch.int64)
+        grid = (count, -(-blocks // MANY))
+        given = (rows, maxima, numbers, rows if kth is None else kth, found, limits, size, blocks, line)
+        fixed = {"BLOCK": BLOCK, "CUT": kth is not None}
+        launching.launch(racing.block_maxima, grid, rows, maxima, size, blocks, BLOCK=BLOCK, MANY=MANY)
+        launching.launch(racing.bounds, (count,), *given, PAD=1 << (blocks - 1).bit_length(), HEAVY=HEAVY, **fixed)
+        launching.launch(racing.reached, grid, *given, room, MANY=MANY, **fixed)
+        return found
+
+
+def fits(rows: torch.Tensor, sampling: Sampling) -> bool:
+    """Whether the kernels are for such rows, and work where these are."""
+    return rows.device.type == "cuda" and sampling.top_p == 1 and rows.dtype in TYPES and works(rows.device)
+
+
+@cache
+def works(device: torch.device) -> bool:
+    """Whether the kernels find the winners that torch's operations find; another compiler may know nothing of what they
+    need, and then rows are raced without them."""
+    if not launching.installed():
+        return False
+    random = torch.Generator().manual_seed(0)
+    rows = (4 * torch.randn(6, 5000, generator=random)).to(device)
+    coins: list[Coins] = [(Noise(number), number) for number in range(len(rows))]
+    try:
+        for sampling in (
+            Sampling(temperature=0.8),
+            Sampling(temperature=1.3, top_k=40),
+            Sampling(temperature=1.0, min_p=0.05),
+        ):
+            ours, theirs = (kind(rows, sampling, coins).winners() for kind in (KernelRows, DeviceRows))
+            if ours != theirs:
+                return False
+    except Exception:  # whatever a compiler for a device nobody tried may raise
+        return False
+    return True
