@@ -12,7 +12,7 @@ from triton.compiler import ASTSource
 
 from paceline import launching
 from paceline.law import Noise, Sampling
-from paceline.law.kernel_rows import KernelRows
+from paceline.law.kernel_rows import KernelRows, gumbel
 from paceline.targets.hf.fixed.shapes import ForwardShape
 from paceline.targets.hf.gpu import running, trial
 from paceline.targets.hf.gpu.block import KernelBlock
@@ -69,6 +69,7 @@ def main() -> None:
                 KernelRows(
                     torch.zeros(2, 5000, dtype=dtype), Sampling(temperature=1.0, **cut), [(Noise(1), 2)] * 2
                 ).lines()
+            gumbel(torch.zeros((2, 5), dtype=torch.int64), torch.zeros((2, 64), dtype=torch.int64), 0)
             block.write(0, *(case.heads.all[:, :, :2].transpose(1, 2),) * 2)
 
 

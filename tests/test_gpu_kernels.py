@@ -15,8 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 pytest.importorskip("triton")
 
+from drafting import context_of
 from families import FAMILIES, build
 from paceline import launching
+from paceline.drafters import Ask, Budget
+from paceline.drafters.assistant import Assistant
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import AttentionOptions
@@ -205,6 +208,19 @@ def test_one_recording_serves_all_lengths() -> None:
     assert len(path_of(target).recorded) == 1
 
 
+def test_a_draft_is_played_with_kernels() -> None:
+    """The text moves on between the links of a recorded draft."""
+    target, plain = kernel_target("llama", lean=True), target_of("llama")
+    drafts = []
+    for model in (target, plain):
+        drafter = Assistant(model=model)
+        drafter.fit(model)
+        drafts.append(drafter.propose([Ask(drafter.open(context_of(tokens(30).tolist())), Budget(3, 3))])[0])
+    assert drafts[0].tokens.tolist() == drafts[1].tokens.tolist()
+    assert np.allclose(drafts[0].scores, drafts[1].scores, atol=1e-3)
+    assert path_of(target).linked
+
+
 class Counted(TorchDispatchMode):
     """Operations that a device computes: all but views and memory."""
 
@@ -331,7 +347,18 @@ def compiled(*capabilities: int, types: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-KERNELS = {"block_maxima", "bounds", "reached", "add_norm", "rotate_and_write", "write", "gate", "attend", "join"}
+KERNELS = {
+    "gumbel",
+    "block_maxima",
+    "bounds",
+    "reached",
+    "add_norm",
+    "rotate_and_write",
+    "write",
+    "gate",
+    "attend",
+    "join",
+}
 
 
 def test_every_kernel_compiles_for_a_gpu() -> None:

@@ -117,6 +117,16 @@ def test_kernels_that_find_other_winners_are_not_used(
     assert not works.__wrapped__(DEVICE)
 
 
+def test_noise_by_a_kernel_is_the_public_noise() -> None:
+    ids = torch.tensor([[0, 5, 8191, 150_000], [7, 7, 6, 1]])
+    coins = [(Noise(3, 1), 17), (Noise(2**63 + 5), 4)]
+    numbers = torch.tensor(race.counters(coins)).view(2, 5).to(DEVICE)
+    for ahead in (0, 3):
+        found = race.gumbel(numbers, ids.to(DEVICE), ahead).cpu().numpy()
+        wanted = [noise.gumbel(index + ahead, row.numpy()) for (noise, index), row in zip(coins, ids, strict=True)]
+        np.testing.assert_allclose(found, np.stack(wanted), rtol=1e-5, atol=1e-5)
+
+
 def test_what_the_kernels_are_not_for_is_raced_without_them() -> None:
     row = rows_of("usual", 1)
     assert not fits(row, Sampling(temperature=0.8))

@@ -27,12 +27,13 @@ from paceline.drafters.noise import SharedNoise
 from paceline.drafters.redrafter import ReDrafter, checkpoint, fitting, search
 from paceline.drafters.redrafter.checkpoint import PUBLIC, TENSORRT, read_head, record_noise, write_head
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead, widened
-from paceline.drafters.redrafter.settings import Adjusting, Warping
+from paceline.drafters.redrafter.settings import Adjusting
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.errors import DamagedFile, InputError
 from paceline.law import Distribution, Noise, Outlook, Sampling
-from paceline.law.on_device import rough_gumbel
+from paceline.law.draws import Draws, cuts, numbers_of
+from paceline.law.on_device import counters, gumbel
 from paceline.targets.table import Table, TableTarget, random_table
 from paceline.verify import Rule
 
@@ -347,7 +348,7 @@ def test_a_broken_state_drafts_nothing_and_leaves_others_alone(knowing: Any) -> 
 def test_noise_on_a_device_is_the_public_noise() -> None:
     ids = torch.tensor([[[0, 5, 8191, 150_000]], [[7, 7, 6, 1]]])
     coins = [(Noise(3, 1), 17), (Noise(2**63 + 5), 4)]
-    found = rough_gumbel(coins, ids.flatten(1))
+    found = gumbel(torch.tensor(counters(coins)).view(2, 5), ids)[:, 0]
     wanted = [noise.gumbel(index, row.numpy()) for (noise, index), row in zip(coins, ids.flatten(1), strict=True)]
     np.testing.assert_allclose(found.numpy(), np.stack(wanted), rtol=1e-5, atol=1e-5)
 
@@ -359,10 +360,13 @@ def test_settings_of_several_texts_are_those_of_each(setting: str) -> None:
     rows = torch.randn(2, 1, SIZE, generator=torch.Generator().manual_seed(4))
     adjusting = Adjusting(contexts, None, SIZE, torch.device("cpu"))
     adjusted = adjusting.apply(rows, torch.empty(2, 1, 0, dtype=torch.int64))
-    warping = Warping([context.sampling for context in contexts], torch.device("cpu"))
-    scaled = adjusted / warping.temperatures
+    settings = [context.sampling for context in contexts]
+    draws = Draws(
+        torch.tensor([numbers_of(each, None) for each in settings]), cut=any(map(cuts, settings)), noisy=False
+    )
+    scaled = adjusted / draws.temperatures
     best, at = scaled.topk(SIZE, dim=-1)
-    logs, _ = warping.logs(best, scaled.logsumexp(dim=-1))
+    logs, _ = draws.logs(best, scaled.logsumexp(dim=-1))
     for text, context in enumerate(contexts):
         (law,) = Outlook(context.sampling, context.prompt_length).laws(rows[text], [context.tokens])
         found = dict(zip(at[text, 0].tolist(), logs[text, 0].exp().tolist(), strict=True))

@@ -190,7 +190,9 @@ class DeviceRows:
         weights = self._logs(self._maxima).exp()
         chances = torch.exp(self._bound.masked_fill(self._bound == math.inf, 0.0) * weights * -(1 + MARGIN))
         least = (chances * 2.0**32 - 2).ceil().clamp_min(0).long()
-        reached: torch.Tensor = (self._words.unflatten(1, (-1, BLOCK)) >= least[:, :, None]).flatten(1)[:, : self._rows.shape[1]]
+        reached: torch.Tensor = (self._words.unflatten(1, (-1, BLOCK)) >= least[:, :, None]).flatten(1)[
+            :, : self._rows.shape[1]
+        ]
         if self._kth is not None:
             reached &= self._rows >= self._kth
         return reached

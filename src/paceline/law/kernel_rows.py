@@ -15,6 +15,8 @@ from paceline.law.settings import Sampling
 
 MANY = 8
 """Blocks of a row that a program takes."""
+PIECE = 256
+"""Tokens whose noise a program draws."""
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -56,6 +58,18 @@ class KernelRows(DeviceRows):
         launching.launch(racing.bounds, (count,), *given, PAD=1 << (blocks - 1).bit_length(), HEAVY=HEAVY, **fixed)
         launching.launch(racing.reached, grid, *given, room, MANY=MANY, **fixed)
         return found
+
+
+def gumbel(numbers: torch.Tensor, ids: torch.Tensor, ahead: int) -> torch.Tensor:
+    """`on_device.gumbel` in one kernel, of tokens ``[texts, some]``."""
+    from paceline.law import racing
+
+    assert numbers.stride(1) == 1, "the numbers of a place lie one behind the other"
+    (texts, size), ids = ids.shape, ids.contiguous()
+    result = torch.empty(ids.shape, dtype=torch.float32, device=ids.device)
+    grid = (texts, -(-size // PIECE))
+    launching.launch(racing.gumbel, grid, ids, numbers, result, size, numbers.stride(0), ahead, BLOCK=PIECE)
+    return result
 
 
 def fits(rows: torch.Tensor, sampling: Sampling) -> bool:

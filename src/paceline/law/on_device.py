@@ -4,6 +4,7 @@ are the same in signed ones."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -24,12 +25,24 @@ def upper_words(places: Sequence[tuple[Noise, int]], size: int, device: torch.de
     return words[owners] if shared else words
 
 
-def rough_gumbel(places: Sequence[tuple[Noise, int]], ids: torch.Tensor) -> torch.Tensor:
-    """``[places, tokens]``: minus the logarithms of the public exponentials of the tokens ``ids``, of the same shape,
-    from half of their bits: exact enough to rank a draft's candidates by."""
-    even, odd = _words(_sent(places, ids.device)[0], ids >> 1)
-    uniforms = (torch.where(ids & 1 == 0, even, odd).double() + 0.5) * BITS
-    return -(-uniforms.log()).log().float()
+def gumbel(numbers: torch.Tensor, ids: torch.Tensor, ahead: int = 0) -> torch.Tensor:
+    """Minus the logarithms of the public exponentials of the tokens ``ids`` ``[texts, ...]``, from half of their bits:
+    exact enough to rank a draft's candidates by. ``numbers`` ``[texts, 5]`` are the counter words and keys of a place,
+    as `counters` has them; the tokens stand so far ``ahead`` of it."""
+    flat = ids.flatten(1)
+    if ids.device.type == "cuda" and (kernels := _kernels(ids.device)) is not None:
+        found: torch.Tensor = kernels.gumbel(numbers, flat, ahead)
+        return found.view(ids.shape)
+    index, *others = numbers.T[:, :, None]
+    even, odd = _words(torch.stack([index + ahead & LOW, *others]), flat >> 1)
+    uniforms = (torch.where(flat & 1 == 0, even, odd).double() + 0.5) * BITS
+    return (-(-uniforms.log()).log()).float().view(ids.shape)
+
+
+def _kernels(device: torch.device) -> Any:
+    from paceline.law import kernel_rows
+
+    return kernel_rows if kernel_rows.works(device) else None
 
 
 def _sent(

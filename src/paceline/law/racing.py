@@ -122,3 +122,15 @@ def reached(
             tl.store(here + 2 + place, tl.reshape(ids, [MANY * BLOCK]).to(tl.int64), mask=fits)
             bits = tl.reshape(scores, [MANY * BLOCK]).to(tl.int64, bitcast=True)
             tl.store(here + 2 + room + place, bits, mask=fits)
+
+
+@triton.jit
+def gumbel(ids, numbers, result, size, row, ahead, BLOCK: tl.constexpr):
+    """Minus the logarithms of the exponentials of tokens so far ``ahead`` of a text's place."""
+    text = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    tokens = tl.load(ids + text * size + place, mask=place < size, other=0)
+    at = numbers + text * row
+    words = _words(tokens, tl.load(at) + ahead, tl.load(at + 1), tl.load(at + 2), tl.load(at + 3), tl.load(at + 4))
+    uniforms = (words.to(tl.float64) + 0.5) / ALL
+    tl.store(result + text * size + place, (-tl.log(-tl.log(uniforms))).to(tl.float32), mask=place < size)

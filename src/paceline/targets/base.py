@@ -8,7 +8,7 @@ to the host.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -322,6 +322,13 @@ class Target(ABC):
     def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
         """Draft a token after another behind several texts; None where the caller has to, level by level."""
         return None
+
+    def played(
+        self, key: Hashable, function: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """What a function of tensors finds. A target that records has it recorded once for each key, which names all
+        that the function depends on beside the values of these tensors; then the result lasts until the next call."""
+        return function(*given)
 
     def reach(self, position: int) -> Reach:
         """What may be drafted behind a root at ``position``."""

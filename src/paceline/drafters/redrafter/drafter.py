@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.redrafter.head import RecurrentHead
-    from paceline.drafters.redrafter.search import BeamSearch, Level
+    from paceline.drafters.redrafter.search import BeamSearch, SearchShape
+    from paceline.drafters.redrafter.settings import Adjusting
 
 SHIPPED = "shipped"
 HEADS = Path(__file__).parent / "heads"
@@ -134,31 +135,58 @@ class ReDrafter(Drafter):
         return self.width == 1 and hides_noise(state.context)
 
     def _beams(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        from paceline.drafters.redrafter.search import shared_luck, trees
+        from paceline.drafters.redrafter.search import BeamSearch, shared_luck, trees
 
-        luck = shared_luck([SharedNoise.of(ask.state.context, self._noise) for ask in asks])
-        _, levels = self._searched(asks, luck=luck)
+        head, target, noises = *self._fitted(), [SharedNoise.of(ask.state.context, self._noise) for ask in asks]
+        luck = shared_luck(noises) if target.device.type == "cpu" else None
+        numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks) if luck else noises)
+        search = BeamSearch(head, target, shape, adjusting=adjusting, luck=luck)
+        whole = luck is None and adjusting is None
+        levels = self._searched(asks, search, numbers, (id(head), shape, len(asks)) if whole else None)
         found = trees(levels, self.name, whole_beams=self.keep == "beams")
         return [tree.top(ask.budget.nodes) for tree, ask in zip(found, asks, strict=True)]
 
     def _chains(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """One drawn line for each text, with the law of every token."""
-        from paceline.drafters.redrafter.search import drawn_luck, trees
+        from paceline.drafters.redrafter.search import BeamSearch, drawn_luck, trees
 
-        search, levels = self._searched(asks, luck=drawn_luck([ask.state.context for ask in asks]), sampled=True)
+        luck = drawn_luck([ask.state.context for ask in asks])
+        numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks))
+        search = BeamSearch(*self._fitted(), shape, adjusting=adjusting, luck=luck, sampled=True)
+        found = trees(self._searched(asks, search, numbers), self.name, whole_beams=False)
         return [
             replace(tree, drawn={place - 1: search.law(text, place) for place in range(len(tree))})
-            for text, tree in enumerate(trees(levels, self.name, whole_beams=False))
+            for text, tree in enumerate(found)
         ]
 
-    def _searched(self, asks: Sequence[Ask], **how: Any) -> tuple[BeamSearch, list[Level]]:
-        import torch
-
-        from paceline.drafters.redrafter.search import BeamSearch
-
+    def _fitted(self) -> tuple[RecurrentHead, Target]:
         assert self._head is not None and self._target is not None, "a head is read by `fit`"
+        return self._head, self._target
+
+    def _asked_for(
+        self, asks: Sequence[Ask], noises: Sequence[SharedNoise | None]
+    ) -> tuple[torch.Tensor, SearchShape, Adjusting | None]:
+        """What the search must know of the texts, sent in one copy, and what changes their logits."""
+        from paceline.drafters.redrafter.search import Asked
+        from paceline.drafters.redrafter.settings import Adjusting
+        from paceline.law.on_device import sent
+
+        head, target = self._fitted()
         contexts = [ask.state.context for ask in asks]
         depths = [min(self.length, ask.budget.depth, ask.budget.nodes) for ask in asks]
-        search = BeamSearch(self._head, self._target, contexts, depths, width=self.width, **how)
+        coins = [None if noise is None else noise.coins(0) for noise in noises]
+        rows, shape = Asked.of(contexts, depths, self.width, coins)
+        numbers = sent([number for row in rows for number in row], target.device).view(len(rows), -1)
+        adjusts = any(context.sampling.adjusts for context in contexts)
+        adjusting = Adjusting(contexts, head.token_ids, head.shape.known, target.device) if adjusts else None
+        return numbers, shape, adjusting
+
+    def _searched(
+        self, asks: Sequence[Ask], search: BeamSearch, numbers: torch.Tensor, key: Any = None
+    ) -> torch.Tensor:
+        """By a recording under this key, where there is one and the target records."""
+        import torch
+
+        target, hidden = self._fitted()[1], torch.stack([ask.state.hidden for ask in asks])
         with torch.inference_mode():
-            return search, search.run(torch.stack([ask.state.hidden for ask in asks]))
+            return search(hidden, numbers) if key is None else target.played(key, search, [hidden, numbers])

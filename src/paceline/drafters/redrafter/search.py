@@ -1,4 +1,5 @@
-"""Beam search with a recurrent head, for several texts in the same operations and with one transfer to the host.
+"""Beam search with a recurrent head, for several texts in the same operations, with one transfer to their device and
+one back. What it computes depends on tensors alone, so a device may record it.
 
 A level is one call of the head for all beams of all texts. The best tokens behind every beam are chosen on the device,
 then the settings of each text and the noise of the place act on them, and of all candidates of a text its best go on.
@@ -18,9 +19,9 @@ from paceline.beams import NO_TOKEN
 from paceline.context import Context
 from paceline.drafters.noise import SharedNoise, exponentials_of
 from paceline.drafters.redrafter.head import RecurrentHead
-from paceline.drafters.redrafter.settings import Adjusting, Warping
-from paceline.law import Distribution, log_normalizer
-from paceline.law.on_device import rough_gumbel
+from paceline.drafters.redrafter.settings import Adjusting
+from paceline.law import Distribution, Noise, log_normalizer
+from paceline.law.draws import Draws, cuts, numbers_of
 from paceline.targets.base import Target
 from paceline.tree import ROOT, Bools, DraftTree, Floats, Ints
 
@@ -46,49 +47,77 @@ class Level:
     ended: torch.Tensor
 
 
+@dataclass(frozen=True)
+class SearchShape:
+    """What searches have in common that one recording serves."""
+
+    length: int
+    width: int
+    ends: int
+    """Places for tokens that nothing follows."""
+    cut: bool
+    noisy: bool
+
+
+class Asked:
+    """What a search must know of its texts, as numbers on its device: roots, depths, ends, and how tokens are drawn."""
+
+    def __init__(self, numbers: torch.Tensor, shape: SearchShape) -> None:
+        self.roots, self.depths = numbers[:, :1], numbers[:, 1:2]
+        self.ends = numbers[:, None, 2 : 2 + shape.ends]
+        self.draws = Draws(numbers[:, 2 + shape.ends :], cut=shape.cut, noisy=shape.noisy)
+
+    @staticmethod
+    def of(
+        contexts: Sequence[Context], depths: Sequence[int], width: int, coins: Sequence[tuple[Noise, int] | None]
+    ) -> tuple[list[list[int]], SearchShape]:
+        """The numbers, a row for each text; ``coins`` are the noise of its next token, and where that stands."""
+        ends = [sorted(context.ending.eos) or [NO_TOKEN] for context in contexts]
+        most = max(map(len, ends))
+        settings = [context.sampling for context in contexts]
+        rows = [
+            [context.root, depth, *each, *each[:1] * (most - len(each)), *numbers_of(context.sampling, own)]
+            for context, depth, each, own in zip(contexts, depths, ends, coins, strict=True)
+        ]
+        noisy = any(own is not None for own in coins)
+        return rows, SearchShape(max(depths), width, most, any(map(cuts, settings)), noisy)
+
+
 class BeamSearch:
-    """One draft for several texts."""
+    """One draft for several texts, computed of tensors alone."""
 
     def __init__(
         self,
         head: RecurrentHead,
         target: Target,
-        contexts: Sequence[Context],
-        depths: Sequence[int],
+        shape: SearchShape,
         *,
-        width: int,
+        adjusting: Adjusting | None = None,
         luck: Luck | None = None,
         sampled: bool = False,
     ) -> None:
-        """With ``sampled`` every beam's next token is drawn by ``luck``, and the `law` of each draw is kept."""
-        self._head, self._target, self._luck = head, target, luck
-        self._width, self._sampled = width, sampled
+        """``luck`` adds the noise, where the draws of `shape` have none. With ``sampled`` every beam's next token is
+        drawn by it, and the `law` of each draw is kept."""
+        self._head, self._target, self._shape = head, target, shape
+        self._adjusting, self._luck, self._sampled = adjusting, luck, sampled
         self._laws: list[tuple[torch.Tensor, torch.Tensor]] = []
-        device = target.device
-        self._device = device
-        self._adjusting = Adjusting(contexts, head.token_ids, head.shape.known, device)
-        self._warping = Warping([context.sampling for context in contexts], device)
-        self._depths = torch.tensor(list(depths), device=device)[:, None]
-        self._length = max(depths)
-        roots = torch.tensor([[context.root] for context in contexts], device=device)
-        self._roots = roots
-        ends = [sorted(context.ending.eos) or [NO_TOKEN] for context in contexts]
-        most = max(map(len, ends))
-        self._ends = torch.tensor([[*each, *each[:1] * (most - len(each))] for each in ends], device=device)[:, None]
 
-    def run(self, hidden: torch.Tensor) -> list[Level]:
-        """``hidden`` ``[texts, width]``: what the target's head read for the last token of each text."""
-        texts, levels = len(hidden), list[Level]()
-        hidden = hidden[:, None]
-        state = self._head.first(self._target.embed(self._roots))
-        paths = torch.zeros(texts, 1, device=self._device)
-        drafted = torch.empty(texts, 1, 0, dtype=torch.int64, device=self._device)
-        for place in range(self._length):
+    def __call__(self, hidden: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        """The levels, packed, of ``hidden`` ``[texts, width]``: what the target's head read for the last token of each
+        text."""
+        asked, levels, device = Asked(numbers, self._shape), list[Level](), hidden.device
+        texts, hidden = len(hidden), hidden[:, None]
+        state = self._head.first(self._target.embed(asked.roots))
+        paths = torch.zeros(texts, 1, device=device)
+        drafted = torch.empty(texts, 1, 0, dtype=torch.int64, device=device)
+        for place in range(self._shape.length):
             logits = self._head.logits(hidden.expand(-1, state.shape[1], -1), state).float()
-            ids, scores, at = self._candidates(self._adjusting.apply(logits, drafted), place)
-            level, at = self._chosen(ids, scores, at, paths, place)
+            if self._adjusting is not None:
+                logits = self._adjusting.apply(logits, drafted)
+            ids, scores, at = self._candidates(logits, asked.draws, place)
+            level, at = self._chosen(ids, scores, at, paths, asked, place)
             levels.append(level)
-            if place + 1 == self._length:
+            if place + 1 == self._shape.length:
                 break
             paths = level.paths.masked_fill(level.ended, -torch.inf)
             state = self._head.next(
@@ -97,32 +126,36 @@ class BeamSearch:
             )
             before = drafted.gather(1, level.above[..., None].expand(-1, -1, place))
             drafted = torch.cat([before, at[..., None]], dim=2)
-        return levels
+        return _packed(levels)
 
-    def _candidates(self, logits: torch.Tensor, place: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _candidates(
+        self, logits: torch.Tensor, draws: Draws, place: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The target's ids of the best tokens behind every beam, how likely each is to be chosen, and their places in
         the head's vocabulary. A broken state gives none."""
-        logits = logits / self._warping.temperatures
+        logits = logits / draws.temperatures
         best, at = logits.topk(min(CANDIDATES, logits.shape[-1]), dim=-1)
-        logs, rest = self._warping.logs(best, log_normalizer(logits))
+        logs, rest = draws.logs(best, log_normalizer(logits))
         ids = at if self._head.token_ids is None else self._head.token_ids[at]
         if self._sampled:
             logs = logs.double()  # the draw is to follow its law to the last bit
             self._laws.append((ids, logs))
-        if self._luck is not None:
+        if self._luck is None:
+            logs = draws.favoured(ids, logs, rest, place)
+        else:
             favours = logs + self._luck(ids, logs, place)
             logs = favours - torch.logaddexp(log_normalizer(favours), rest)[..., None]
         return ids, logs.nan_to_num(nan=-torch.inf, posinf=-torch.inf), at
 
     def _chosen(
-        self, ids: torch.Tensor, scores: torch.Tensor, at: torch.Tensor, paths: torch.Tensor, place: int
+        self, ids: torch.Tensor, scores: torch.Tensor, at: torch.Tensor, paths: torch.Tensor, asked: Asked, place: int
     ) -> tuple[Level, torch.Tensor]:
         """The best of all candidates of each text, and their places in the head's vocabulary."""
         texts, _, count = scores.shape
         whole = (paths[..., None] + scores).view(texts, -1)
-        values, numbers = whole.topk(min(self._width, whole.shape[1]), dim=-1)
+        values, numbers = whole.topk(min(self._shape.width, whole.shape[1]), dim=-1)
         tokens = ids.view(texts, -1).gather(1, numbers).masked_fill(values <= IMPOSSIBLE, NO_TOKEN)
-        ended = (tokens[..., None] == self._ends).any(dim=-1) | (self._depths <= place + 1)
+        ended = (tokens[..., None] == asked.ends).any(dim=-1) | (asked.depths <= place + 1)
         own = scores.view(texts, -1).gather(1, numbers)
         return Level(tokens, numbers // count, own, values, ended), at.view(texts, -1).gather(1, numbers)
 
@@ -134,8 +167,9 @@ class BeamSearch:
         return Distribution(ids[order], np.exp(logs[order]))
 
 
-def trees(levels: Sequence[Level], source: str, *, whole_beams: bool) -> list[DraftTree]:
+def trees(levels: torch.Tensor, source: str, *, whole_beams: bool) -> list[DraftTree]:
     """The draft of each text: everything that was chosen, or with ``whole_beams`` only what leads to a beam's end."""
+    """``levels`` as a search has packed them, which are read in one transfer."""
     tokens, above, ended, scores = _on_host(levels)
     texts, length, width = tokens.shape
     real = tokens != NO_TOKEN
@@ -155,15 +189,19 @@ def trees(levels: Sequence[Level], source: str, *, whole_beams: bool) -> list[Dr
     return found
 
 
-def _on_host(levels: Sequence[Level]) -> tuple[Ints, Ints, Bools, Floats]:
-    """Tokens, numbers of beams above, ends and scores, ``[texts, length, width]``, in one transfer. A narrow first
-    level is filled up."""
+def _packed(levels: Sequence[Level]) -> torch.Tensor:
+    """Tokens, numbers of beams above, ends and scores, ``[4, texts, length, width]``. A narrow first level is filled
+    up."""
     first, width = levels[0].tokens, max(level.tokens.shape[1] for level in levels)
     found = torch.full((4, len(first), len(levels), width), NO_TOKEN, dtype=torch.float64, device=first.device)
     for number, level in enumerate(levels):
         for rows, values in zip(found, (level.tokens, level.above, level.ended, level.scores), strict=True):
             rows[:, number, : values.shape[1]] = values
-    tokens, above, ended, scores = found.numpy(force=True)
+    return found
+
+
+def _on_host(levels: torch.Tensor) -> tuple[Ints, Ints, Bools, Floats]:
+    tokens, above, ended, scores = levels.numpy(force=True)
     return tokens.astype(np.int64), np.maximum(above, 0).astype(np.int64), ended > 0, scores
 
 
@@ -177,32 +215,21 @@ def _leading(above: Ints, ends: Bools) -> Bools:
 
 
 def shared_luck(noises: Sequence[SharedNoise | None]) -> Luck | None:
-    """The public noise of each text that is ranked by it; None where no text is. It is drawn where the candidates
-    are."""
+    """The public noise of each text that is ranked by it, drawn on the host; None where no text is."""
     known = [noise for noise in noises if noise is not None]
     if not known:
         return None
     rows = [number for number, noise in enumerate(noises) if noise is not None]
 
     def luck(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
-        drawn = _on_cpu if ids.device.type == "cpu" else _on_device
-        added = torch.zeros(ids.shape, device=ids.device)
-        added[rows] = drawn(known, ids[rows], place)
+        asked = ids[rows].reshape(-1).numpy()
+        whose = np.repeat(np.arange(len(known)), len(asked) // len(known))
+        drawn = -np.log(exponentials_of(known, whose, asked, place))
+        added = torch.zeros(ids.shape)
+        added[rows] = torch.from_numpy(drawn).float().view(len(rows), *ids.shape[1:])
         return added
 
     return luck
-
-
-def _on_cpu(noises: Sequence[SharedNoise], ids: torch.Tensor, place: int) -> torch.Tensor:
-    asked = ids.reshape(-1).numpy()
-    whose = np.repeat(np.arange(len(noises)), len(asked) // len(noises))
-    luck = -np.log(exponentials_of(noises, whose, asked, place))
-    return torch.from_numpy(luck).float().view(ids.shape)
-
-
-def _on_device(noises: Sequence[SharedNoise], ids: torch.Tensor, place: int) -> torch.Tensor:
-    coins = [noise.coins(place) for noise in noises]
-    return rough_gumbel(coins, ids.flatten(1)).view(ids.shape)
 
 
 def drawn_luck(contexts: Sequence[Context]) -> Luck:

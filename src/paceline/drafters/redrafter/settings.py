@@ -1,8 +1,7 @@
-"""The settings of several texts, as they act on the candidates of a beam search, on the target's device.
+"""Bias, bans and penalties of several texts, on the target's device, as they act on the logits of a beam search.
 
-Bias, bans and penalties change logits before the best are chosen; temperature, top-k, top-p and min-p and the noise of
-the place act on the best ones. Two things are left out, since a draft need not be exact: processors, and banned phrases
-of several tokens.
+Two settings are left out, since a draft need not be exact: processors, and banned phrases of several tokens. What acts
+on the best candidates alone is in `law.draws`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import torch
 from paceline.context import Context
 from paceline.law import Sampling
 from paceline.tree import Ints
-
-COLDEST = 0.02
 
 
 class Adjusting:
@@ -81,49 +78,6 @@ class Places:
         places = np.minimum(np.searchsorted(self._ids, tokens), self.known - 1)
         found = np.flatnonzero(self._ids[places] == tokens)
         return found, places[found]
-
-
-class Warping:
-    """Temperature, top-k, top-p and min-p of texts side by side, over their best candidates."""
-
-    def __init__(self, settings: Sequence[Sampling], device: torch.device) -> None:
-        greedy = [each.greedy for each in settings]
-        self.temperatures = _column(
-            [1.0 if each.greedy else max(each.temperature, COLDEST) for each in settings], device
-        )
-        self._top_k = _column([0 if each.greedy else each.top_k for each in settings], device)
-        self._top_p = _column([1.0 if each.greedy else each.top_p for each in settings], device)
-        self._min_p = _column([0.0 if each.greedy else each.min_p for each in settings], device)
-        self._cuts = any(
-            not cold and (each.top_k or each.top_p < 1 or each.min_p)
-            for cold, each in zip(greedy, settings, strict=True)
-        )
-
-    def logs(self, best: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities of candidates ``[texts, width, candidates]``, best first, and the log of what other tokens
-        have together ``[texts, width]``. ``best`` and ``whole`` are logits over the temperature, and the log of the
-        sum of all tokens'."""
-        logs = best - whole[..., None]
-        shares = logs.exp()
-        rest = (1 - shares.sum(dim=-1)).clamp_min(0)
-        if self._cuts:
-            logs, shares, rest = self._cut(logs, shares, rest)
-        return logs, rest.clamp_min(1e-30).log()
-
-    def _cut(
-        self, logs: torch.Tensor, shares: torch.Tensor, rest: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        ranks = torch.arange(logs.shape[-1], device=logs.device)
-        kept = (self._top_k == 0) | (ranks < self._top_k)
-        whole = torch.where(self._top_k == 0, 1.0, (shares * kept).sum(dim=-1, keepdim=True))
-        before = shares.cumsum(dim=-1) - shares
-        kept = kept & ((self._top_p >= 1) | (before < self._top_p * whole))
-        kept = kept & (shares >= self._min_p * shares[..., :1])
-        logs = logs.masked_fill(~kept, -torch.inf)
-        open_end = kept[..., -1] & (self._top_k == 0)[..., 0]
-        left = torch.where(open_end, rest, 0.0)
-        total = (shares * kept).sum(dim=-1) + left
-        return logs - total.log()[..., None], shares, left / total
 
 
 def _column(values: Sequence[float], device: torch.device) -> torch.Tensor:

@@ -47,6 +47,10 @@ class Lean(ForwardPath):
         return None if inspection.modules is None else cls(own, inspection)
 
     def takes(self, job: ForwardJob) -> bool:
+        return self.ready()
+
+    def ready(self) -> bool:
+        """Whether the model is still one that this computes."""
         if not self._inspection.unchanged():
             self._inspection = Inspection(self._own.model)
         known = self._inspection.modules is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -234,6 +234,14 @@ class HFTarget(Target):
         note_use()
         with self._one_at_a_time, persistent_tensors():
             return self.paths[0].drafted(chains)
+
+    def played(
+        self, key: Hashable, function: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        if self.fixed is None:
+            return function(*given)
+        with self._one_at_a_time, persistent_tensors():
+            return self.fixed.played(key, function, given)
 
     def fingerprint(self) -> str:
         """A digest of the names and shapes of all weights and of an even sample of the values of each."""

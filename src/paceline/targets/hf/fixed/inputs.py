@@ -62,11 +62,7 @@ class Inputs:
     def fill(self, requests: list[tuple[int, Request]], scratch: int) -> None:
         """Copy each request to the place of its slot, and send all of it to the device. Padding rows hold token 0 at
         position 0, see nothing, and are written to row ``scratch``."""
-        if self._sent is not None:
-            self._sent.synchronize()  # the last copy may still be reading what is about to be overwritten
-        self._host.zero_()
-        tokens, positions, places, texts, fresh, tentative, seen = (part.numpy() for part in self._on_host)
-        places.fill(scratch)
+        tokens, positions, places, texts, fresh, tentative, seen = self._emptied(scratch)
         for place, request in requests:
             n, known = len(request.tokens), len(request.parents)
             committed = request.rows.committed
@@ -76,6 +72,27 @@ class Inputs:
             texts[place], fresh[place] = committed, known
             tentative[place, :known] = request.tentative_positions
             seen[place, :n, :known] = request.visible
+        self._send()
+
+    def fill_single(self, ends: list[tuple[int, int]], scratch: int) -> None:
+        """The same for one row behind each text, whose token the device finds by itself: the place of a slot, and the
+        length of its text."""
+        _, positions, places, texts, fresh, tentative, seen = self._emptied(scratch)
+        for place, end in ends:
+            for part in (positions, places, tentative):
+                part[place, 0] = end
+            texts[place], fresh[place], seen[place, 0, 0] = end, 1, True
+        self._send()
+
+    def _emptied(self, scratch: int) -> list[np.ndarray]:
+        if self._sent is not None:
+            self._sent.synchronize()  # the last copy may still be reading what is about to be overwritten
+        self._host.zero_()
+        parts = [part.numpy() for part in self._on_host]
+        parts[2].fill(scratch)
+        return parts
+
+    def _send(self) -> None:
         self._device.copy_(self._host, non_blocking=True)
         if self._sent is not None:
             self._sent.record(torch.cuda.current_stream(self._device.device))

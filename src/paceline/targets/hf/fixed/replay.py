@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from typing import TypeVar
 
+import numpy as np
 import torch
 
-from paceline.targets.base import Request
+from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows
+from paceline.targets.chains import Chain, Drafted
 from paceline.targets.hf.fixed.capture import CapturesGraphs, Leave, Recorder, Uncapturable, direct, rehearse
+from paceline.targets.hf.fixed.links import DEPTH, Links, LinkShape, alike, job_of
 from paceline.targets.hf.fixed.shapes import ROWS, TENTATIVE, ForwardShape, rounds_well, slots_of
 from paceline.targets.hf.fixed.slab import Slab, SlabRows
 from paceline.targets.hf.fixed.step import Result, Step
+from paceline.targets.hf.fixed.whole import Function, WholeFunctions
 from paceline.targets.hf.gpu.trial import obstacle
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward, Unsupported
 from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found
 from paceline.targets.hf.snapshot import ModelSnapshot
 
+T = TypeVar("T")
 RECORDINGS = 48
 """Shapes whose recordings are kept; the least recently used one is dropped first."""
 REPLAY = 0.05
 """How far a first replay may lie from the call that it repeats: root mean square, as a share of the logits' standard
 deviation."""
+NO_TOKENS = np.empty(0, np.int64)
 OFF_CUDA = "the model is on no CUDA device"
 COMPARED = 64
 """Rows of it that are compared."""
@@ -42,10 +49,12 @@ class FixedPath(ForwardPath):
         self.forgiven: tuple[type[Exception], ...] = UNEXPECTED if device.type == "cuda" else ()
         """Errors after which the model's own path is used. They are defects of ours, but a GPU may raise what was
         never seen before, and a text need not end for that. The same code on a CPU raises them."""
+        self.wholes = WholeFunctions(self._record, self.forgiven)
         self.lean: Lean | None = None
         """Computes the model instead of its own forward, where the probe found both equal."""
         self.slab = Slab(on_move=self.forget)
         self.recorded: OrderedDict[ForwardShape, tuple[Step, Callable[[Leave], Result]]] = OrderedDict()
+        self.linked: OrderedDict[LinkShape, tuple[Links, list[Callable[[Leave], Result]]]] = OrderedDict()
         self.refused: str | None = None
         """Why nothing is recorded any more."""
         self.without_kernels: str | None = obstacle(device, own.model.dtype) if device.type == "cuda" else OFF_CUDA
@@ -99,12 +108,20 @@ class FixedPath(ForwardPath):
             return self._own.run(job)
         for request in job.requests:
             request.rows.note(request.tokens, request.held)
-        kernels = self.without_kernels is None
-        shape = ForwardShape.of(job, self.slab.capacity, any_length=kernels)
-        if shape in self._too_large:
+        shape = ForwardShape.of(job, self.slab.capacity, any_length=self.without_kernels is None)
+        found = self._tried(shape, lambda: self._found(shape, job))
+        if found is None:
             return self._own.run(job)
+        for request in job.requests:
+            slotted(request.rows).mark_written()
+        return found
+
+    def _tried(self, shape: ForwardShape, function: Callable[[], T | None]) -> T | None:
+        """What a function of recordings finds; None where it cannot be recorded, or must not be any more."""
+        if shape in self._too_large:
+            return None
         try:
-            found = self._found(shape, job)
+            return function()
         except torch.OutOfMemoryError:
             self.forget()
             self._too_large.add(shape)
@@ -113,13 +130,80 @@ class FixedPath(ForwardPath):
         except self.forgiven as error:
             why = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
             self.step_down(f"{why} (this is not meant to happen, please report it)")
-        else:
-            if found is not None:
-                for request in job.requests:
-                    assert isinstance(request.rows, SlabRows), "a job that was taken has slots"
-                    request.rows.mark_written()
-                return found
-        return self._own.run(job)
+        return None
+
+    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+        depth = max((chain.depth for chain in chains), default=0)
+        if not 0 < depth <= DEPTH or not self.takes(job := job_of(chains)):
+            return None
+        if not self.slab.fits(max(request.end for request in job.requests) + depth):
+            return None
+        any_length = self.without_kernels is None
+        first = ForwardShape.of(job, self.slab.capacity, any_length=any_length, ahead=depth)
+        shape = LinkShape.of(chains, first)
+        for chain in chains:
+            chain.rows.note(chain.tokens)
+        drafts = self._tried(first, lambda: self._linked(shape, chains, job))
+        if drafts is None:
+            for chain in chains:
+                chain.rows.note(NO_TOKENS)
+            return None
+        for chain, draft in zip(chains, drafts, strict=True):
+            self._follow(chain, draft)
+        return drafts
+
+    def played(self, key: Hashable, function: Function, given: Sequence[torch.Tensor]) -> torch.Tensor:
+        """`Target.played`: recorded as long as forwards are, for it may read the model's weights."""
+        if self.refused is not None or self.obstacle() is not None:
+            return function(*given)
+        return self.wholes.played(key, function, given)
+
+    def _follow(self, chain: Chain, draft: Drafted) -> None:
+        """The unread tokens are read, and all tokens of the draft but the last."""
+        rows = slotted(chain.rows)
+        rows.mark_written()
+        rows.keep(range(len(chain.tokens)))
+        rows.note(np.array(draft.tokens[:-1], np.int64))
+        rows.mark_written()
+
+    def _linked(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted] | None:
+        """By the recordings of this shape, which are made if there are none; None if the model must not be recorded as
+        it is."""
+        kept = self.linked.get(shape)
+        drafts = None
+        if kept is not None:
+            links, plays = kept
+            links.fill(chains, job)
+            links.play(chains, plays)
+            drafts = links.read(chains, job)
+        if (obstacle := self.obstacle()) is not None:
+            self._warn_once(obstacle)
+            return None
+        return drafts if drafts is not None and shape in self.linked else self._recorded_links(shape, chains, job)
+
+    def _recorded_links(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted]:
+        """Call, record, play; a draft that differs from the one that was called is never played again."""
+        links = Links(shape, self._step)
+        links.fill(chains, job)
+        rehearse(partial(links.play, chains, links.functions))
+        expected = links.read(chains, job)
+        plays = list[Callable[[Leave], Result]]()
+        for function in links.functions:
+            links.fill(chains, job)  # recording moves it on
+            plays.append(self._record(function))
+        links.fill(chains, job)
+        links.play(chains, plays)
+        found = links.read(chains, job)
+        if not all(map(alike, found, expected)):
+            raise Uncapturable("a draft that is played is not what was recorded")
+        self.linked[shape] = links, plays
+        while len(self.linked) > RECORDINGS:
+            self.linked.popitem(last=False)
+        return found
+
+    def _step(self, shape: ForwardShape) -> Step:
+        lean = self.lean if self.lean is not None and self.lean.ready() else None
+        return Step(self._own, self.slab, shape, lean, kernels=self.without_kernels is None)
 
     def _found(self, shape: ForwardShape, job: ForwardJob) -> Found | None:
         """From the recording of this shape, which is made if there is none; None if the model must not be recorded as
@@ -150,8 +234,7 @@ class FixedPath(ForwardPath):
 
     def _recorded(self, shape: ForwardShape, job: ForwardJob) -> Found:
         """Call, record, replay; a replay that differs from the call is never used again."""
-        lean = self.lean if self.lean is not None and self.lean.takes(job) else None
-        step = Step(self._own, self.slab, shape, lean, kernels=self.without_kernels is None)
+        step = self._step(shape)
         step.fill(job)
         expected = rehearse(partial(step.found, step.compute, job))
         assert expected.logits is not None, "all rows are wanted"
@@ -176,9 +259,11 @@ class FixedPath(ForwardPath):
 
     def forget(self) -> None:
         """Drop all recordings, before buffers move or after the model has changed."""
-        if self.recorded and self._own.model.device.type == "cuda":
+        if (self.recorded or self.linked or self.wholes.recorded) and self._own.model.device.type == "cuda":
             torch.cuda.synchronize(self._own.model.device)
         self.recorded.clear()
+        self.linked.clear()
+        self.wholes.forget()
         self._outlet = self._snapshot = None
 
     def step_down(self, reason: str) -> None:
@@ -195,6 +280,11 @@ class FixedPath(ForwardPath):
         self.refused = reason
         self.forget()
         warnings.warn(f"fixed shapes are not used, which costs speed and nothing else: {reason}", UserWarning, 2)
+
+
+def slotted(rows: Rows) -> SlabRows:
+    assert isinstance(rows, SlabRows), "a job that was taken has slots"
+    return rows
 
 
 def _agree(found: Found, expected: Found) -> bool:

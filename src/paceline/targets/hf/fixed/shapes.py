@@ -33,11 +33,14 @@ class ForwardShape:
     """The layer of an early exit."""
 
     @classmethod
-    def of(cls, job: ForwardJob, capacity: int, *, any_length: bool = False) -> ForwardShape:
-        """``any_length``: attention finds by itself how far a text goes, so one shape serves all lengths."""
+    def of(cls, job: ForwardJob, capacity: int, *, any_length: bool = False, ahead: int = 0) -> ForwardShape:
+        """``any_length``: attention finds by itself how far a text goes, so one shape serves all lengths. So many rows
+        ``ahead`` follow before the memory is filled in again."""
         first, count = block(slots_of(job))
         rows = power(max(len(request.tokens) for request in job.requests))
-        length = capacity if any_length else min(capacity, stretch(max(request.end for request in job.requests)))
+        length = (
+            capacity if any_length else min(capacity, stretch(ahead + max(request.end for request in job.requests)))
+        )
         return cls(first, count, rows, length, job.want.hidden, job.want.early_exit)
 
 

@@ -54,6 +54,10 @@ class Step:
         places = [slot - self.shape.first for slot in slots_of(job)]
         self.inputs.fill(list(zip(places, job.requests, strict=True)), self._slab.capacity - 1)
 
+    def fill_single(self, ends: list[tuple[int, int]]) -> None:
+        """The memory for one row behind each text: slots, and the lengths of their texts."""
+        self.inputs.fill_single([(slot - self.shape.first, end) for slot, end in ends], self._slab.capacity - 1)
+
     def compute(self, leave: Leave, outlet: torch.Tensor | None = None) -> Result:
         """The forward itself; by `lean` it takes a third of the kernels. Logits are left in ``outlet``, if given, the
         early ones first."""
