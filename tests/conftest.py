@@ -14,6 +14,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has them ignore Ctrl-C, and all processes that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+os.environ["PACELINE_DEVICE"] = "cpu"
+"""Also where there is a GPU, and for the processes that tests start. What tests a GPU names it."""
+
 
 if not torch.cuda.is_available():
     # Kernels are interpreted, which triton has to know before it is imported for the first time.

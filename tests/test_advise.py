@@ -317,7 +317,7 @@ def told(found: Advice, *flags: str, draft: str = "small") -> tuple[list[str], d
     """The lines, and the commands among them as words."""
     options: argparse.Namespace = parser().parse_args(["advise", "--draft-model", draft, *flags])
     options.temperature, options.draft_model = 0.5, None if draft == "none" else draft
-    lines = "\n".join(command._lines(found, options)).splitlines()
+    lines = "\n".join(command._lines(found, "cpu", options)).splitlines()
     commands = {line.partition(":")[0]: shlex.split(line.partition(":")[2])[1:] for line in lines if line[:3] == "To "}
     return lines, commands
 

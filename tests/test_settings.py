@@ -303,23 +303,6 @@ def test_a_dtype_may_be_torchs_own(dtype: Any) -> None:
     assert lm.target.dtype == torch.float64
 
 
-@pytest.mark.parametrize(
-    ("cuda", "mps", "expected"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")]
-)
-def test_auto_is_a_gpu_where_there_is_one(
-    cuda: bool, mps: bool, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from paceline.targets.place import named_device
-
-    asked = list[Any]()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    monkeypatch.setattr(torch, "empty", lambda size, device: asked.append(device))
-    assert named_device("auto").type == expected
-    assert named_device(None).type == "cpu"
-    assert [device.type for device in asked] == [expected, "cpu"]
-
-
 def test_auto_loads_here(model: str) -> None:
     lm = paceline.load(model, dtype="auto", device="auto")
     assert lm.target.dtype == torch.float32

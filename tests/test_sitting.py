@@ -16,7 +16,7 @@ from paceline.bench.report.provenance import _flat
 def test_a_machine_without_a_card_says_so() -> None:
     found = machine.sitting()["machine"]
     assert found["memory_bytes"] is None or found["memory_bytes"] > 2**28
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_initialized():
         assert found["accelerator"] is None
         assert not {"driver", "cuda", "accelerator_bytes"} & set(found)
 
@@ -25,7 +25,7 @@ def test_a_card_is_told_with_memory_driver_and_cuda(monkeypatch: pytest.MonkeyPa
     driver = tmp_path / "version"
     driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19\nGCC version: 12.2.0\n")
     for name, found in (
-        ("is_available", True),
+        ("is_initialized", True),
         ("get_device_name", "A card"),
         ("current_device", 0),
         ("get_device_properties", SimpleNamespace(total_memory=24 * 10**9)),

@@ -204,7 +204,7 @@ paceline.load("pocket", max_length=20)
 paceline.load("pocket", cache_dir="here")
 paceline.generate("Once")
 """
-MACHINE = re.compile(r"on [^,;]+, \d+ threads?; (?=make)|--dtype \w+ --threads \d+|(?<=working directory, ).*")
+MACHINE = re.compile(r"on [^,;]+, \d+ threads?; (?=make)|--dtype .* --threads \d+|(?<=working directory, ).*")
 """Parts of sentences that name the machine or its folders."""
 LM = """The names in the calls: `lm` is `paceline.load("pocket")`."""
 

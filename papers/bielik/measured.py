@@ -89,7 +89,7 @@ def parser(said: str | None, model: Sequence[str] = (MODEL,), new_tokens: int = 
     add("--model", "-m", nargs="+", default=[*model], metavar="MODEL", help=f"target models ({' '.join(model)})")
     add("--draft-model", nargs="+", default=[DRAFT_MODEL], metavar="MODEL", help=f"draft models ({DRAFT_MODEL})")
     add("--dtype", metavar="TYPE", help="float32, bfloat16 or float16 (the model's own)")
-    add("--device", metavar="DEVICE", help="where to run them (cpu)")
+    add("--device", metavar="DEVICE", help="where to run them (default: $PACELINE_DEVICE, or auto)")
     add("--k", type=int, nargs="+", default=[2, 4], metavar="K", help="tokens of a draft, the draft model's (2 4)")
     add("--strategies", nargs="+", metavar="NAME", help=f"of {', '.join(map(repr, STRATEGIES))} (all)")
     add("--prompts", type=named_file, nargs="+", default=[], metavar="NAME=FILE", help="your prompts of a data set")

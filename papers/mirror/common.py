@@ -44,7 +44,7 @@ def parser(said: str | None) -> argparse.ArgumentParser:
     add("--model", "-m", default=MODEL, metavar="MODEL", help=f"the target ({MODEL})")
     add("--trust-remote-code", action="store_true", help="run the Python code that the model brings along")
     add("--dtype", metavar="TYPE", help="float32, bfloat16 or float16 (bfloat16 with ballast, or the model's own)")
-    add("--device", metavar="DEVICE", help="where to run the target (cpu)")
+    add("--device", metavar="DEVICE", help="where to run the target (default: $PACELINE_DEVICE, or auto)")
     add("--draft-device", metavar="PLACE", help="where mirror drafts: 2-3 or cuda:1 (the last core)")
     add("--method", dest="way", default=OWN, choices=(OWN, PUBLISHED), help="ours, or as published (mirror)")
     add("--suite", metavar="SUITE", help=f"as in 'paceline bench run' ({redrafter.CHAT}, or else {redrafter.STAND_IN})")

@@ -42,7 +42,7 @@ def parser(said: str | None, model: str = MODEL) -> argparse.ArgumentParser:
     add("--head", type=Path, metavar="FOLDER", help="a head trained for it (the one that comes with paceline)")
     add("--trust-remote-code", action="store_true", help="run the Python code that the model brings along")
     add("--dtype", metavar="TYPE", help=f"float32, bfloat16 or float16 ({BALLAST_DTYPE} with ballast, or its own)")
-    add("--device", metavar="DEVICE", help="where to run it (cpu)")
+    add("--device", metavar="DEVICE", help="where to run it (default: $PACELINE_DEVICE, or auto)")
     add("--limit", type=int, default=2, metavar="N", help="prompts of each task and language (%(default)s)")
     add("--data", type=Path, metavar="DIR", help="the data folder (default: $PACELINE_DATA)")
     add("--max-new-tokens", type=int, default=64, metavar="N", help="tokens per text (64)")

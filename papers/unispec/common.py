@@ -49,7 +49,7 @@ def parser(said: str | None) -> argparse.ArgumentParser:
     add("--model", "-m", default=MODEL, metavar="MODEL", help=f"the model ({MODEL})")
     add("--trust-remote-code", action="store_true", help="run the Python code that the model brings along")
     add("--dtype", metavar="TYPE", help=f"float32, bfloat16 or float16 ({DTYPE})")
-    add("--device", metavar="DEVICE", help="where to run it (cpu)")
+    add("--device", metavar="DEVICE", help="where to run it (default: $PACELINE_DEVICE, or auto)")
     add("--method", default=METHOD, metavar="SPEC", help=f"the method that is looked at ({METHOD})")
     add("--suite", default=SUITE, metavar="SUITE", help="as in 'paceline bench run' (%(default)s)")
     add("--tasks", type=listed, metavar="A,B", help="only these tasks of the suite")

@@ -264,7 +264,9 @@ def load(
     the cost of a model of that size, ``pocket+ballast:500M/150k`` with as many token ids. A folder that happens to be
     called like one of them is reached as ``./pocket``.
 
-    ``dtype`` is the model's own unless named, and ``device`` the CPU; ``device="auto"`` is a GPU where there is one.
+    ``dtype`` is the model's own unless named. ``device`` is ``cpu``, ``cuda``, ``mps`` or ``auto``: a GPU that works
+    and has room for the model, or else the CPU, where integers always are. Without it the environment variable
+    ``PACELINE_DEVICE`` says which, or else it is ``auto``.
 
     ``quantize="int8"`` computes in 8-bit integers on a CPU: in a quarter of the memory, and faster, with a text that is
     the same under every method by arithmetic, not only up to near ties. ``quantize="int4"`` takes half of that memory

@@ -27,11 +27,12 @@ from paceline.bench.race import Clock, Contestant, Race
 from paceline.errors import InputError
 from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows
+from paceline.targets.device import asked
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.packed import PackedLinear
 from paceline.targets.hf.path import ForwardPath
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.place import named_device, named_dtype
+from paceline.targets.place import free_memory, named_dtype
 from paceline.tree import EMPTY, DraftTree
 
 RANDOM = "random:"
@@ -74,8 +75,8 @@ def random_target(shape: str, dtype: str, device: str | None) -> HFTarget:
     with torch.device("meta"):
         model: Any = torch.nn.Module.to(LlamaForCausalLM(config), named_dtype(dtype))
     needed = sum(weight.nbytes for weight in model.parameters())
-    place = named_device(device)
-    if place.type == "cuda" and needed > 0.8 * (free := torch.cuda.mem_get_info(place)[0]):
+    place = asked(device).for_floats(f"{RANDOM}{shape}", needed, model.dtype)
+    if place.type == "cuda" and needed > 0.8 * (free := free_memory(place) or 0):
         raise InputError(f"{shape} takes {needed / 1e9:.1f} GB and the GPU has {free / 1e9:.1f}; choose a smaller one")
     model = model.to_empty(device=place)
     for name, weight in model.named_parameters():

@@ -140,8 +140,9 @@ def _memory() -> int | None:
 
 
 def _accelerator() -> dict[str, Any]:
-    """The graphics card by its name and memory, its driver, and the version of CUDA that torch was built with."""
-    if not torch.cuda.is_available():
+    """The graphics card that this process uses, by its name and memory, its driver, and the version of CUDA that torch
+    was built with. A process that computes on the CPU takes no memory of one to ask for its name."""
+    if not torch.cuda.is_initialized():
         return {"accelerator": None}
     try:
         driver = re.search(r"\d+\.\d+(\.\d+)*", DRIVER.read_text(encoding="utf8"))

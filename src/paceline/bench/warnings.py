@@ -15,6 +15,7 @@ from paceline.bench.run.record import TextVerdict
 from paceline.bench.statistics import difference
 from paceline.bench.summary import Summary, of_cell
 
+CPU = "cpu"
 STABLE = 1.3
 """Ratio of slowest to fastest time for the same text up to which a measurement counts as stable."""
 DRIFT = 1.1
@@ -78,6 +79,9 @@ def _whole(summary: Summary) -> Iterator[str]:
         yield "an older version timed these batches: their speeds count the reading of prompts, newer ones do not"
     for name, why in about.missing.items():
         yield f"{name} is missing: {why}"
+    device = str(about.model.get("device", CPU))
+    if device != CPU and (there := [entry["name"] for entry in about.entries if entry.get("device") == CPU]):
+        yield f"{' and '.join(there)} computed on the CPU, and the target on {device}: --device cpu has all on one"
     shortened = about.workload.get("shortened", [])
     if shortened:
         yield f"{_counted(len(shortened), 'prompt')} lost the beginning, for the model's context is too short"

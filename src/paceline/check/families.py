@@ -182,7 +182,7 @@ def _refuse(config: PreTrainedConfig, folder: Path) -> None:
     with _not_tried("transformers does not save it: "):
         config.save_pretrained(folder)
     try:
-        load_target(folder)
+        load_target(folder, device="cpu")
     except UnsupportedModel as error:
         raise _EndedError(Support.REFUSED, _said(error)) from error
     except InputError:  # which says that there are none
@@ -192,7 +192,7 @@ def _refuse(config: PreTrainedConfig, folder: Path) -> None:
 def _opened(saved: Saved) -> HFTarget:
     """As Paceline opens the folder. It may refuse the model, but must open every folder that transformers opens."""
     try:
-        return load_target(saved.folder)
+        return load_target(saved.folder, device="cpu")  # where the model that it is compared with is
     except UnsupportedModel as error:
         raise _EndedError(Support.REFUSED, saved.reason(error)) from error
     except Exception as error:  # whatever a model may raise

@@ -101,14 +101,14 @@ def run(options: argparse.Namespace) -> int:
             progress=advance,
         ).run()
         facts = describe(lm)
-    say("\n".join(_lines(advice, options)))
+    say("\n".join(_lines(advice, facts["device"], options)))
     if options.json:
         print_json(_json(advice, options, facts, draft))
     return 0
 
 
-def _lines(advice: Advice, options: argparse.Namespace) -> Iterator[str]:
-    yield from (line for said in _said(advice, options) for line in textwrap.wrap(said, WIDTH))
+def _lines(advice: Advice, device: str, options: argparse.Namespace) -> Iterator[str]:
+    yield from (line for said in _said(advice, device, options) for line in textwrap.wrap(said, WIDTH))
     yield ""
     raced = ((_named(one, options), f"{one.tokens_per_second:.1f}", _ratio(one.ratio)) for one in advice.raced)
     yield table(RACED, raced, left=(0, len(RACED) - 1))
@@ -132,7 +132,7 @@ def _lines(advice: Advice, options: argparse.Namespace) -> Iterator[str]:
     yield f"To check it:  {check}"
 
 
-def _said(advice: Advice, options: argparse.Namespace) -> Iterator[str]:
+def _said(advice: Advice, device: str, options: argparse.Namespace) -> Iterator[str]:
     """The advice in sentences."""
     from paceline.bench.advise import AUTO
 
@@ -152,7 +152,7 @@ def _said(advice: Advice, options: argparse.Namespace) -> Iterator[str]:
         )
     yield (
         f"Measured on {counted(len(advice.texts), 'text')} of {advice.tokens} tokens at temperature "
-        f"{options.temperature:g}, in {advice.seconds:.0f} seconds."
+        f"{options.temperature:g}, in {advice.seconds:.0f} seconds on {device}."
     )
     if best is not None and without is plain and len(advice.raced) == 2:
         yield f"There was no time to measure {AUTO} without the draft model; for that, give more --seconds."

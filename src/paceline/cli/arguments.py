@@ -122,8 +122,8 @@ class Parser(argparse.ArgumentParser):
         default = dtype or "the model's own; float32 for bundled ones"
         text = f"float64, float32, bfloat16 or float16 (default: {default})"
         self.argument("--dtype", "TYPE", text, default=dtype)
-        text = "where to run it: cpu, cuda, mps, or auto for a GPU where there is one (default: cpu)"
-        self.argument("--device", "DEVICE", text)
+        text = "where to run it: cpu, cuda, mps, or auto for a GPU that works, else the CPU"
+        self.argument("--device", "DEVICE", f"{text} (default: $PACELINE_DEVICE, or auto)")
 
     def add_quantize(self) -> None:
         """Whether in integers."""

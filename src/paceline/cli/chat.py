@@ -200,7 +200,7 @@ class Chat:
         tokens = sum(reply.totals.tokens for reply in replies)
         seconds = sum(reply.totals.seconds + reply.totals.seconds_prefill for reply in replies)
         said = "1 reply" if len(replies) == 1 else f"{len(replies)} replies"
-        yield f"conversation: {said}, {tokens} tokens in {seconds:.1f} s, reading included"
+        yield f"conversation: {said}, {tokens} tokens in {seconds:.1f} s on {self.lm.target.device}, reading included"
 
 
 def _lines() -> Iterator[str]:

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     )
     with progress("plain decoding") as checker.progress:
         report = checker.run()
-    _print(report)
+    _print(report, str(lm.target.device))
     if options.json:
         print_json(report.summary())
     return 1 if report.bugs else 0
@@ -95,7 +95,7 @@ def _refuse_mistakes(options: argparse.Namespace, drafts: str | None) -> tuple[s
     return methods
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, device: str) -> None:
     found = report.summary()
     sizes = ", ".join(map(str, report.batches))
     say(f"{report.target}  {report.dtype}  weights {report.fingerprint}  sequences at once: {sizes}")
@@ -104,7 +104,7 @@ def _print(report: Report) -> None:
     say(table(titles, [(name, *(counts[column] for column in columns)) for name, counts in report.by_method().items()]))
     say(
         f"{found['tokens']} tokens followed plain decoding's text: {found['flips_per_1000']} flips per 1,000, "
-        f"control {found['control_flips_per_1000']}; {found['seconds']} s"
+        f"control {found['control_flips_per_1000']}; {found['seconds']} s on {device}"
     )
     if report.same_bits is not None:
         say(f"{report.same_bits} rows were scored more than once; logits are compared bit by bit")

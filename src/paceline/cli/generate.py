@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(_as_json(texts, options) | made_by)
         sys.stdout.flush()
     if not options.quiet:
-        _note("; ".join([_last_line(texts, settings, options.html), *unasked]))
+        _note("; ".join([_last_line(texts, made_by["device"], settings, options.html), *unasked]))
     return 0
 
 
@@ -196,15 +196,16 @@ def _timings(texts: list[Generation]) -> str:
     return "seconds: " + ", ".join(f"{said} {seconds:.2f}" for said, seconds in spent.items())
 
 
-def _last_line(texts: list[Generation], given: Mapping[str, Any], page: Path | None) -> str:
-    """Tokens, rounds and speed of all texts together, and what ended those that are shorter than was asked for."""
+def _last_line(texts: list[Generation], device: str, given: Mapping[str, Any], page: Path | None) -> str:
+    """Tokens, rounds and speed of all texts together, where they were written, and what ended those that are shorter
+    than was asked for."""
     from paceline.api.pictures.tokens import last_line
 
     totals = type(texts[0].totals).joined(text.totals for text in texts)
     longest = max(len(text.tokens) for text in texts)
     said = ENDS | ({} if "max_new_tokens" in given else {"length": f"cut at {longest} tokens, -n N allows more"})
     ends = dict.fromkeys(said[text.finish] for text in texts if text.finish in said)
-    return "; ".join([last_line(totals), *ends, *([f"page: {page}"] if page else [])])
+    return "; ".join([f"{last_line(totals)} on {device}", *ends, *([f"page: {page}"] if page else [])])
 
 
 def _picture(text: Generation, prompt: str, facts: dict[str, Any] | None = None) -> TokenPicture:

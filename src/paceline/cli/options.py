@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.output import note, say
+from paceline.cli.output import say
 from paceline.errors import InputError
 from paceline.files.reading import bounded, read_pipe
 
@@ -114,20 +114,7 @@ def load_model(options: argparse.Namespace, *, generation_config: bool = False) 
     )
     if said := getattr(lm.target, "note", None):
         say(f"{options.model} is {said}", file=sys.stderr)
-    if options.device is None:
-        _note_unused_gpu(options, lm)
     return lm
-
-
-def _note_unused_gpu(options: argparse.Namespace, lm: LanguageModel) -> None:
-    """Once, where a model of a size that matters runs on the CPU beside a GPU."""
-    from paceline.targets.place import fastest
-    from paceline.targets.pocket.names import NAMES
-
-    if options.model in NAMES or options.quantize is not None or lm.target.exact or (gpu := fastest()) == "cpu":
-        return
-    where = f"add --device {gpu} to use it, or --device cpu to leave this note out"
-    note(f"{options.model} runs on the CPU, and this machine has a GPU; {where}")
 
 
 def draft_model(options: argparse.Namespace) -> str | None:

@@ -171,7 +171,7 @@ def calibrated(drafter: Drafter, target: Target) -> Calibrated:
             absent = f"{few}, and a size is chosen from {ENOUGH} or more; measure with more --samples or --seconds"
         command = ["paceline", "calibrate", "--model", setup.model, "--method", spec]
         command += ["--dtype", setup.dtype] if setup.dtype else []
-        command += ["--threads", str(setup.threads)] if setup.device == "cpu" else ["--device", setup.device]
+        command += ["--device", setup.device, *(["--threads", str(setup.threads)] if setup.device == "cpu" else [])]
         command += ["--draft-model", models[0].name] if models else []
         raise InputError(f"{absent}: {shlex.join(command)}")
     return Calibrated(method, profile.curves(method.top))

@@ -1,7 +1,8 @@
 """Processes that were forked. A fork has none of its parent's threads, and waits for ever for what they held.
 
-A fork loses torch's own threads where there were several, and other threads that were using a model. A process that
-was forked before any model was loaded, or from one that computes with a single thread, can compute.
+A fork loses torch's own threads where there were several, the connection to a GPU, and other threads that were using a
+model. A process that was forked before any model was loaded, or from one that computes on the CPU with a single thread,
+can compute.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def note_use() -> None:
 def _before() -> None:
     global _would_be_lost
     torch = sys.modules.get("torch")
-    several = torch is not None and torch.get_num_threads() > 1
+    unusable = torch is not None and (torch.get_num_threads() > 1 or torch.cuda.is_initialized())
     others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
-    _would_be_lost = _lost or (bool(_users) and several) or not _users.isdisjoint(others)
+    _would_be_lost = _lost or (bool(_users) and unusable) or not _users.isdisjoint(others)
 
 
 def _in_the_child() -> None:

@@ -75,9 +75,10 @@ def _bundled(
     fixed_shapes: bool | None,
 ) -> tuple[HFTarget, Any]:
     """Without transformers' model code, which takes longer to load than such a model."""
-    from paceline.targets.place import bits_of, named_device, named_dtype
+    from paceline.targets.device import asked
+    from paceline.targets.place import bits_of, named_dtype
     from paceline.targets.pocket.bundle import BundledTokenizer
     from paceline.targets.pocket.open import open_bundled
 
-    target = open_bundled(name, named_dtype(dtype), named_device(device), bits_of(quantize), fixed_shapes)
+    target = open_bundled(name, named_dtype(dtype), asked(device), bits_of(quantize), fixed_shapes)
     return target, BundledTokenizer(name.partition(MARK)[0])

@@ -1,4 +1,4 @@
-"""Types of numbers and devices by their names, and the memory of a device."""
+"""Types of numbers by their names, and the memory of a device."""
 
 from __future__ import annotations
 
@@ -45,32 +45,14 @@ def bits_of(quantize: str | None) -> int | None:
     return BITS[quantize]
 
 
-def named_device(given: str | int | torch.device | None) -> torch.device:
-    """A device by its name or as torch has it. ``auto`` is a GPU where there is one, and None the CPU."""
-    known = "choose cpu, auto, or cuda where there is one"
-    name = fastest() if given == "auto" else "cpu" if given is None else given
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
-        raise InputError(f"device {str(given)!r} is not available here; {known}") from None
-    if device.type == "meta":
-        raise InputError(f"device 'meta' holds no values, so no text can be written there; {known}")
-    return device
-
-
-def fastest() -> str:
-    """The kind of device that is fastest here."""
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
 def free_memory(device: torch.device) -> int | None:
     """Bytes that can be taken without swapping; None where that is unknown. A system that promises more memory than it
     has ends a process instead of refusing, so it is asked first."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
+            device
+        )  # which torch keeps for itself
+        return int(torch.cuda.mem_get_info(device)[0] + unused)
     if device.type != "cpu":
         return None
     known = [free for free in (_available(), _left_in_group()) if free is not None]

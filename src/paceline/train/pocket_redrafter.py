@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with terminable():
             texts = read(options.text)
             passages = passages_of(texts, options.language)
-            workshop = Workshop(load(MODEL, dtype=fast_type()), passages, recipe, options.work)
+            workshop = Workshop(load(MODEL, dtype=fast_type(), device="cpu"), passages, recipe, options.work)
             watched(workshop, origin(texts))
             if options.install:
                 install(options.work, HEADS / MODEL)

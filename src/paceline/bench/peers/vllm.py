@@ -221,7 +221,7 @@ def make(name: str, terms: Terms) -> TextContestant:
     if dtype not in DTYPES:
         raise Missing(f"vLLM computes in {', '.join(DTYPES)}, not in {dtype}")
     if (device := terms.weights.target.device.type) != "cpu":
-        raise Missing(f"vLLM takes a whole device for itself, and {device} has the target on it")
+        raise Missing(f"vLLM takes a whole device for itself, and {device} has the target on it; choose --device cpu")
     if speculative and not sampling.greedy:
         raise Missing("vLLM 0.33 reads unset memory where it samples with drafts on a CPU; choose --temperature 0")
     return VLLM(terms, python, speculative, facts)

@@ -177,9 +177,9 @@ def _best_size(target: Target, spec: str) -> int | None:
 def _share_blocks(found: Mapping[str, Any]) -> Iterator[str]:
     plain = ", ".join(f"{ms:.1f} ms at temperature {at}" for at, ms in found["milliseconds_plain_forward"].items())
     text = (
-        f"Rounds of {found['model']} ({found['dtype']}) behind {found['context']} tokens, medians of "
-        f"{found['rounds']} in turns: a forward of one row takes {plain}. Drafting and reading the best tokens of all "
-        "rows, as a share of the round they make with the forward; * at the size that 'paceline calibrate' found, "
+        f"Rounds of {found['model']} ({found['dtype']} on {found['device']}) behind {found['context']} tokens, medians "
+        f"of {found['rounds']} in turns: a forward of one row takes {plain}. Drafting and reading the best tokens of "
+        "all rows, as a share of the round they make with the forward; * at the size that 'paceline calibrate' found, "
         "else at the method's own."
     )
     yield textwrap.fill(text, WIDTH)

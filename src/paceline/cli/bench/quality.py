@@ -39,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
     check_counts(options, "characters")
     texts = {str(path): read_prompt(None, path)[-options.characters :] for path in options.files}
     kind, options.quantize = options.quantize or "int8", None
+    options.device = options.device or "cpu"  # where the integers are: their rows are compared
     floats = load_model(options)
     if floats.target.exact:
         raise InputError(f"{options.model} is stored in integers, so there are no floats to compare them with")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers.utils.hub import cached_file
 
 from paceline.errors import InputError
 from paceline.targets import hub, trust
+from paceline.targets.device import CPU, asked
 from paceline.targets.hf import folder
 from paceline.targets.hf.compiled import compiling_pays
 from paceline.targets.hf.folder import in_one_line
@@ -28,7 +30,7 @@ from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.speed import to_float32, widened
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
 from paceline.targets.hf.versions import INSTALLED, refused
-from paceline.targets.place import bits_of, named_device, named_dtype
+from paceline.targets.place import bits_of, named_dtype
 
 NO_GGUF = (
     "transformers would widen its weights to floats, so it is not opened; give the folder or the name of the original "
@@ -51,11 +53,12 @@ def load_target(
     """A transformers causal LM by path, hub name or as a loaded object.
 
     ``dtype`` is the checkpoint's own unless named, or float32 where this CPU is faster in it (`speed`). A checkpoint in
-    8-bit integers that are computed here stays in them, also without ``quantize`` (`integers.stored`). A loaded object
-    keeps its own type and place. ``fixed_shapes`` is as in `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
+    8-bit integers that are computed here stays in them, also without ``quantize`` (`integers.stored`). ``device`` is
+    chosen here unless named (`targets.device`). A loaded object keeps its own type and place. ``fixed_shapes`` is as in
+    `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
 
-    Unless this is ``strict``, ``dtype`` and ``quantize`` say what is preferred: a checkpoint in integers stays in them,
-    and a model that integers do not know is computed in float32.
+    Unless this is ``strict``, ``dtype``, ``quantize`` and ``device`` say what is preferred: a checkpoint in integers
+    stays in them and on the CPU, and a model that integers do not know is computed in float32.
     """
     kind, bits = named_dtype(dtype), bits_of(quantize)
     if isinstance(model, PreTrainedModel):
@@ -72,18 +75,16 @@ def load_target(
         return prepare(HFTarget(model, fixed_shapes=fixed_shapes))
     if device is not None and device_map is not None:
         raise InputError(f"device={device} and device_map={device_map} both place the model; give one of them")
-    place = named_device(device)
-    name = _name(model)
+    where, name = asked(device), _name(model)
     if bits is not None:
-        check_place(name, kind, place, device_map, bits=bits, fixed_shapes=fixed_shapes)
+        check_place(name, kind, where.for_integers(), device_map, bits=bits, fixed_shapes=fixed_shapes)
     trusted = trust_remote_code or trust.trusts_all()
     options = _hub_options(name)
     config = _config(name, trusted, options)
-    asked = kind if strict else None
     _check_bits(name, config, bits, strict)
-    layout = layout_of(
-        name, config, lambda: check_place(name, asked, place, device_map, fixed_shapes=fixed_shapes, stored=True)
-    )
+    given = (kind, where.for_integers()) if strict else (None, CPU)
+    fitting = partial(check_place, name, *given, device_map, fixed_shapes=fixed_shapes, stored=True)
+    layout = layout_of(name, config, fitting)
     if layout is not None and not strict:
         kind = torch.float32  # a narrower type would round what is scaled
     planned = None
@@ -107,13 +108,15 @@ def load_target(
         extra = stored.left(extra)
     if extra:
         warnings.warn(folder.unused(name, extra), UserWarning, stacklevel=2)
-    if device is not None:
-        torch.nn.Module.to(loaded, place)
     if bits is not None or stored is not None:
         found = prepare(HFTarget(loaded, name=name, fixed_shapes=False))
         if strict or obstacle(found) is None:
             return quantized(found, stored, 8 if stored is not None else bits or 8)
         to_float32(loaded)
+    # A quantised checkpoint of another format stays where transformers put it, unless a device was named.
+    if device_map is None and (where.device is not None or not is_described(config)):
+        needed = sum(part.nbytes for part in (*loaded.parameters(), *loaded.buffers()))
+        torch.nn.Module.to(loaded, where.for_floats(name, needed, loaded.dtype))
     free = kind is None and loaded.device.type == "cpu" and not placed
     return _in_floats(name, loaded, free, fixed_shapes)
 

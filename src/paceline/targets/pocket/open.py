@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from paceline.errors import InputError
+from paceline.targets.device import HEADROOM, Asked
 from paceline.targets.hf.integers.target import IntegerTarget, check_place
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.place import free_memory
@@ -19,24 +20,24 @@ from paceline.targets.pocket.target import BundledTarget
 DTYPE = torch.float32
 """The type of a bundled model unless another is asked for. In half precision, which the files have, near ties could
 change a text from run to run."""
-HEADROOM = 1.05
-"""Memory for rows, activations and the small model, as a factor on that of the weights."""
 
 
 def open_bundled(
     name: str,
     dtype: torch.dtype | None,
-    device: torch.device,
+    where: Asked,
     bits: int | None = None,
     fixed_shapes: bool | None = None,
 ) -> HFTarget:
     """The target of that name."""
     if bits is not None:
-        check_place(name, dtype, device, bits=bits, fixed_shapes=fixed_shapes)
+        check_place(name, dtype, where.for_integers(), bits=bits, fixed_shapes=fixed_shapes)
     dtype = dtype or DTYPE
     if MARK in name:
-        return _with_ballast(name, dtype, device, bits, fixed_shapes)
+        return _with_ballast(name, dtype, where, bits, fixed_shapes)
     bundle = read_bundle(name)
+    needed = sum(weight.numel() for weight in bundle.weights.values()) * dtype.itemsize
+    device = where.for_integers() if bits is not None else where.for_floats(name, needed, dtype)
     weights = {part: weight.to(device=device, dtype=dtype) for part, weight in bundle.weights.items()}
     return _target(BundledForCausalLM(bundle.config, weights, bundle.generation), name, bits, fixed_shapes)
 
@@ -66,11 +67,11 @@ def _shaped(ballast: Ballast) -> tuple[Bundle, ModelShape]:
     return bundle, choose_shape(ballast, bundle.config)
 
 
-def _with_ballast(
-    name: str, dtype: torch.dtype, device: torch.device, bits: int | None, fixed_shapes: bool | None
-) -> HFTarget:
+def _with_ballast(name: str, dtype: torch.dtype, where: Asked, bits: int | None, fixed_shapes: bool | None) -> HFTarget:
     ballast = read_ballast(name)
-    _must_fit(name, ballast.size * dtype.itemsize, device)
+    needed = ballast.size * dtype.itemsize
+    device = where.for_integers() if bits is not None else where.for_floats(name, needed, dtype)
+    _must_fit(name, needed, device)
     bundle, shape = _shaped(ballast)
     model = _built(bundle, shape, dtype, device)
     # The bias is set behind the probe, which compares differences with the spread of the logits.
