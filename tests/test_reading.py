@@ -74,7 +74,7 @@ def test_the_choice_is_the_first_of_the_greatest(dtype: torch.dtype, size: int) 
     assert expected[1:5] == [17, 0, 0, 300]
     greatest = logits.float().amax(dim=-1)
     scores = scores_of(logits, top=3)
-    ids, peaks = read_peaks(logits)
+    ((ids, peaks),) = read_peaks([logits])
     assert ids.tolist() == expected
     assert np.array_equal(peaks, greatest, equal_nan=True)
     assert [scores.choice(node) for node in range(-1, 8)] == expected
@@ -126,7 +126,7 @@ def test_of_equals_the_lowest_id_is_best() -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0, 3.0, 2.0], [0.0] * 5])
     assert read_plainly(logits, 4).ids[0].tolist() == [1, 3, 2, 4]
     assert read_plainly(logits, 5).ids[1].tolist() == [0, 1, 2, 3, 4]
-    assert [ids.tolist() for ids in read_peaks(logits)] == [[1, 0], [3.0, 0.0]]
+    assert [found.tolist() for found in read_peaks([logits])[0]] == [[1, 0], [3.0, 0.0]]
 
 
 def test_rows_in_which_nothing_is_possible_or_that_are_no_numbers_are_read_without_a_warning() -> None:

@@ -277,6 +277,14 @@ def test_what_must_be_known_is_told(asked: dict[str, Any], words: str, tmp_path:
     assert told(made_run(tmp_path / "run", **FEW | asked), words)
 
 
+def test_a_peer_on_another_device_is_told(calm: Run) -> None:
+    calm.about.entries[-1]["device"] = "cpu"
+    assert not told(calm, "on the CPU")
+    calm.about.model["device"] = "cuda:0"
+    (sentence,) = told(calm, "computed on the CPU, and the target on cuda:0: --device cpu has all on one")
+    assert sentence.startswith(calm.about.entries[-1]["name"])
+
+
 def test_a_calm_run_has_no_warning(calm: Run) -> None:
     assert warnings(Summary(calm)) == []
 

@@ -33,7 +33,7 @@ OTHERS = {
         "refuse_beyond",
         "table",
     },  # of prompts, and how text is found
-    "Scores": {"of", "read_top"},  # a target's; the base class calls it
+    "Scores": {"of"},  # a target's; the base class calls it
     "DraftTree": {"under_probes"},  # a planner's
     "Drafter": {"hears_early", "leaves", "spec", "spec_options"},  # set by the base class and by specs
     "Seen": {"count", "index"},  # of every tuple

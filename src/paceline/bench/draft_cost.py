@@ -31,7 +31,7 @@ from paceline.law import KeyedDice, Law, Noise, Sampling
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target, Want
 from paceline.targets.reading import Floats, Top
 from paceline.targets.replay import ReplayRows
-from paceline.targets.scores import Scores
+from paceline.targets.scores import Scores, read_wanted
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
 from paceline.verify import Verdict
 
@@ -147,7 +147,7 @@ class DraftTimer(Contestant[None, RoundTimes]):
             tree = tree if target.reach(rows.committed).trees else tree.trunk()
             forward, scores = self._scored(target, rows, tree)
             if self._drafter.needs.top:
-                reading = _seconds(scores.read_top)
+                reading = _seconds(partial(read_wanted, [scores]))
         seen = self._followed(tree, scores)
         started = time.perf_counter()
         self._drafter.observe([seen])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from paceline.context import Context
 from paceline.targets.base import NOTHING, Target, Want
-from paceline.targets.scores import Scores
+from paceline.targets.scores import Scores, read_wanted
 from paceline.tree import DraftTree
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
@@ -211,8 +211,7 @@ class Drafter:
         target's and not as drafting: on a device that works ahead of the host it waits for the forward.
         """
         if self.needs.top:
-            for each in seen:
-                each.scores.read_top()
+            read_wanted([each.scores for each in seen])
 
     def observe(self, seen: Sequence[Seen]) -> None:
         """Learn from a round. The context has its new tokens already; of one that `skips`, also those of rounds that it

@@ -36,7 +36,7 @@ from paceline.errors import DefectError, DrafterError
 from paceline.law import Distribution, Law, Noise, Place, laws
 from paceline.law.contenders import HOST
 from paceline.planning.base import Cut
-from paceline.targets.scores import Scores
+from paceline.targets.scores import Scores, read_choices
 from paceline.tree import ROOT, DraftTree, Ints
 
 BEFORE = ("plan", "propose", "worth", "enrich", "cut", "score")
@@ -137,6 +137,7 @@ class Reader:
         places = [(row, node, place) for row in unread for node, place in _places(row)]
         for (row, node, _), law in zip(places, laws([place for *_, place in places]), strict=True):
             row.scores.laws[node] = law
+        read_choices([row.scores for row in rows if row.law.argmax_only])
         return [_best(row) if row.law.argmax_only else row.scores.laws.pop(row.node) for row in rows]
 
 

@@ -5,6 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.errors import CallbackError, InputError, called, name_of
+from paceline.law.on_device import sent
 from paceline.law.settings import Sampling
 
 Tokens = NDArray[np.int64]
@@ -22,6 +23,7 @@ class Adjustment:
         self._prompt_length = prompt_length
         self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.int64)
         self._biases = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float64)
+        self._added = self._biases  # where the rows are, and of their type
         self._banned = torch.tensor([entry[0] for entry in sampling.banned if len(entry) == 1]).long()
         self._phrases: dict[int, list[tuple[int, ...]]] = {}  # longer entries by their last token but one
         for entry in sampling.banned:
@@ -43,7 +45,9 @@ class Adjustment:
 
     def _bias(self, scores: torch.Tensor) -> None:
         if self._biased.numel():
-            scores[self._biased.to(scores.device)] += self._biases.to(scores)
+            if (self._added.dtype, self._added.device) != (scores.dtype, scores.device):
+                self._biased, self._added = self._biased.to(scores.device), self._biases.to(scores)
+            scores[self._biased] += self._added
 
     def _penalise_repetition(self, scores: torch.Tensor, tokens: Tokens) -> None:
         penalty = self._sampling.repetition_penalty
@@ -60,11 +64,12 @@ class Adjustment:
         ids, counts = np.unique(emitted, return_counts=True)
         seen = _scored(ids, scores)
         penalties = presence + frequency * counts[: seen.numel()]
-        scores[seen] -= torch.from_numpy(penalties).to(scores)
+        scores[seen] -= sent(torch.from_numpy(penalties).to(scores.dtype), scores.device)
 
     def _ban(self, scores: torch.Tensor, tokens: Tokens) -> None:
         if self._banned.numel():
-            scores[self._banned.to(scores.device)] = -torch.inf
+            self._banned = self._banned.to(scores.device)
+            scores.index_fill_(0, self._banned, -torch.inf)
         if not self._phrases or tokens.size == 0:
             return
         for *prefix, last in self._phrases.get(int(tokens[-1]), []):
@@ -87,4 +92,4 @@ class Adjustment:
 
 def _scored(ids: Tokens, scores: torch.Tensor) -> torch.Tensor:
     """Those of the ascending ids that have a score: embeddings may hold more tokens than the output layer."""
-    return torch.from_numpy(ids[: np.searchsorted(ids, scores.numel())]).to(scores.device)
+    return sent(torch.from_numpy(ids[: np.searchsorted(ids, scores.numel())]), scores.device)

@@ -55,7 +55,7 @@ from numpy.typing import NDArray
 
 from paceline.law.distribution import Distribution
 from paceline.law.noise import Noise, Stream, kernels
-from paceline.law.on_device import upper_words
+from paceline.law.on_device import ascending, upper_words
 from paceline.law.settings import Sampling
 from paceline.law.warp import check_peak, tempered
 
@@ -176,7 +176,7 @@ class DeviceRows:
         places = reached.cumsum(dim=1) - 1
         counts = places[:, -1:] + 1
         places = torch.where(reached, places, room).clamp_max_(room)  # behind the room, for those that are left out
-        every = torch.arange(size, device=places.device).expand_as(places)
+        every = ascending(size, places.device).expand_as(places)
         ids = places.new_zeros((len(places), room + 1)).scatter_(1, places, every)[:, :room]
         unsure = self._bound == math.inf
         peaks = self._peaks.double().masked_fill(unsure, -math.inf)  # of such a row the whole law decides
@@ -222,7 +222,7 @@ class DeviceRows:
         size = self._rows.shape[1]
         most = self._maxima.topk(min(HEAVY + 1, self._maxima.shape[1]), dim=1)
         blocks = most.indices[:, :HEAVY, None] * BLOCK
-        ids = (blocks + torch.arange(BLOCK, device=blocks.device)).flatten(1)
+        ids = (blocks + ascending(BLOCK, blocks.device)).flatten(1)
         scores = self._rows.gather(1, ids.clamp_max(size - 1)).masked_fill(ids >= size, -math.inf)
         if self._kth is not None:
             scores = scores.masked_fill(scores < self._kth, -math.inf)

@@ -47,7 +47,7 @@ class KernelRows(DeviceRows):
         (count, size), room = rows.shape, min(CROSSING, rows.shape[1])
         blocks, line = -(-size // BLOCK), 2 + 2 * room
         floats = np.array([sampling.temperature, sampling.min_p, 1 + MARGIN], np.float64).view(np.int64)
-        numbers = sent([*floats.tolist(), *counters(self._coins)], rows.device)
+        numbers = sent(torch.tensor([*floats.tolist(), *counters(self._coins)]), rows.device)
         maxima = rows.new_empty((count, blocks), dtype=torch.float32)
         limits = rows.new_empty(count, dtype=torch.float64)
         found = rows.new_empty((count, line), dtype=torch.int64)

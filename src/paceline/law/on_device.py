@@ -4,6 +4,7 @@ are the same in signed ones."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,6 +13,20 @@ from paceline.law.noise import KEY_STEPS, M0, M1, ROUNDS, Noise, Stream
 
 LOW = 0xFFFFFFFF
 BITS = 2.0**-32
+BESIDE = frozenset({"cuda"})
+"""Devices that read the host's memory while the host goes on."""
+
+
+def sent(here: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the host's, copied to a device when its turn comes there; the host does not wait for that."""
+    return here.pin_memory().to(device, non_blocking=True) if device.type in BESIDE else here.to(device)
+
+
+@lru_cache(maxsize=16)
+def ascending(count: int, device: torch.device) -> torch.Tensor:
+    """The numbers below ``count``, made once for a device; not to be written to."""
+    with torch.inference_mode(False):
+        return torch.arange(count, device=device)
 
 
 def upper_words(places: Sequence[tuple[Noise, int]], size: int, device: torch.device) -> torch.Tensor:
@@ -20,7 +35,7 @@ def upper_words(places: Sequence[tuple[Noise, int]], size: int, device: torch.de
     different = {each: number for number, each in enumerate(dict.fromkeys(places))}
     shared = len(different) < len(places)
     columns, owners = _sent(list(different), device, [different[each] for each in places] if shared else ())
-    even, odd = _words(columns, torch.arange(size // 2, device=device)[None])
+    even, odd = _words(columns, ascending(size // 2, device)[None])
     words = torch.stack([even, odd], dim=2).flatten(1)
     return words[owners] if shared else words
 
@@ -51,20 +66,13 @@ def _sent(
     """The counter words and keys of each place as columns, and ``more`` numbers: all that comes from the host in one
     copy."""
     numbers = counters(places)
-    found = sent([*numbers, *more], device)
+    found = sent(torch.tensor([*numbers, *more]), device)
     return found[: len(numbers)].view(len(places), -1).T[:, :, None], found[len(numbers) :]
 
 
 def counters(places: Sequence[tuple[Noise, int]]) -> list[int]:
     """Three counter words and both key words of each place."""
     return [word for noise, index in places for word in (index, noise.sample, Stream.TARGET, *noise.key)]
-
-
-def sent(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Numbers of the host, where the device finds them once it is so far. From memory that may be swapped out a copy
-    would wait for the device."""
-    found = torch.tensor(numbers, pin_memory=device.type == "cuda")
-    return found.to(device, non_blocking=True)
 
 
 def _words(columns: torch.Tensor, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.law.on_device import sent
 from paceline.targets.base import Rows
 from paceline.tree import Ints
 
@@ -150,10 +151,11 @@ class CacheRows(Rows):
         first = int(np.count_nonzero(rows == np.arange(len(rows))))  # a row that moves is followed by others that do
         if first == len(rows):
             return
-        index = torch.from_numpy(start + rows[first:])
+        index: torch.Tensor | None = None
         for layer in self.layers.values():
             if layer.keys is not None:
-                index = index.to(layer.keys.device)  # sent once, as long as layers share a device
+                if index is None or index.device != layer.keys.device:  # sent once, as long as layers share a device
+                    index = sent(torch.from_numpy(start + rows[first:]), layer.keys.device)
                 layer.gather(start + first, index)
 
     def _truncate(self) -> None:

@@ -12,6 +12,7 @@ The normaliser is *estimated* (`read_by_blocks`): drafters need it, the law of t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
@@ -83,31 +84,58 @@ def by_blocks(logits: torch.Tensor) -> bool:
     return logits.device.type == "cpu" and logits.shape[1] > SMALL and len(logits) > 0
 
 
-def read_peaks(logits: torch.Tensor) -> tuple[Ints, Floats]:
-    """The best token of every row (of equals the lowest id) and its logit, on any device and in one transfer."""
+def read_peaks(several: Sequence[torch.Tensor]) -> list[tuple[Ints, Floats]]:
+    """The best token of every row (of equals the lowest id) and its logit, on any device; all that is on another device
+    than the host in one transfer."""
     import torch
 
-    if logits.device.type == "cpu":
-        rows = logits.float().numpy()
-        ids = rows.argmax(axis=1)  # the first of equals; of rows with a NaN the first of those
-        return ids, rows[np.arange(len(rows)), ids]
-    best = logits.max(dim=-1)
-    found = torch.stack([best.indices.int(), best.values.float().view(torch.int32)]).cpu().numpy()
-    return found[0].astype(np.int64), found[1].view(np.float32)
+    if not several or several[0].device.type == "cpu":
+        return [_peaks_on_host(logits.float().numpy()) for logits in several]
+    best = [logits.max(dim=-1) for logits in several]
+    parts = [torch.stack([one.indices.int(), one.values.float().view(torch.int32)]) for one in best]
+    return [(found[0].astype(np.int64), found[1].view(np.float32)) for found in _fetched(parts)]
+
+
+def _peaks_on_host(rows: Floats) -> tuple[Ints, Floats]:
+    ids = rows.argmax(axis=1)  # the first of equals; of rows with a NaN the first of those
+    return ids, rows[np.arange(len(rows)), ids]
 
 
 def read_plainly(logits: torch.Tensor, k: int) -> Top:
-    """The same as `read_by_blocks`, with the exact normaliser, on any device and in one transfer."""
+    """The same as `read_by_blocks`, with the exact normaliser, on any device."""
+    return read_tops([(logits, k)])[0]
+
+
+def read_tops(several: Sequence[tuple[torch.Tensor, int]]) -> list[Top]:
+    """The best tokens of logits, with how many of each row; all that is on another device than the host in one
+    transfer."""
     import torch
 
-    wide = logits.float()
-    if logits.device.type == "cpu" and k:
-        return _read_on_host(wide.numpy(), k)
-    best = wide.topk(k, dim=-1)
-    numbers = torch.cat([best.values, log_normalizer(wide).unsqueeze(-1)], dim=-1).view(torch.int32)
-    found = torch.cat([best.indices.int(), numbers], dim=-1).cpu().numpy()
-    numbers_found = np.ascontiguousarray(found[:, k:]).view(np.float32)
-    return Top(found[:, :k].astype(np.int64), numbers_found[:, :k], numbers_found[:, k].astype(np.float64))
+    if all(k and logits.device.type == "cpu" for logits, k in several):
+        return [_read_on_host(logits.float().numpy(), k) for logits, k in several]
+    parts = []
+    for logits, k in several:
+        wide = logits.float()
+        best = wide.topk(k, dim=-1)
+        numbers = torch.cat([best.values, log_normalizer(wide).unsqueeze(-1)], dim=-1).view(torch.int32)
+        parts.append(torch.cat([best.indices.int(), numbers], dim=-1))
+    return [_top(found, k) for found, (_, k) in zip(_fetched(parts), several, strict=True)]
+
+
+def _top(found: NDArray[np.int32], k: int) -> Top:
+    """From ids, logits and a normaliser in every row, as their bits."""
+    numbers = np.ascontiguousarray(found[:, k:]).view(np.float32)
+    return Top(found[:, :k].astype(np.int64), numbers[:, :k], numbers[:, k].astype(np.float64))
+
+
+def _fetched(parts: Sequence[torch.Tensor]) -> list[NDArray[np.int32]]:
+    """Tensors of two dimensions, copied to the host together."""
+    import torch
+
+    flat = parts[0].flatten() if len(parts) == 1 else torch.cat([part.flatten() for part in parts])
+    ends = np.cumsum([part.numel() for part in parts])
+    pieces = np.split(flat.cpu().numpy(), ends[:-1])
+    return [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
 def _read_on_host(rows: Floats, k: int) -> Top:

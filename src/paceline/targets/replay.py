@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +165,7 @@ class ReplayScores(Scores):
         self._predicted = predicted[rows]
         self._vocab_size = vocab_size
 
-    @cached_property
+    @property
     def _best(self) -> tuple[Ints, Floats]:
         return self._predicted, np.zeros(len(self._predicted), np.float32)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paceline.errors import InputError
-from paceline.targets.reading import Floats, Top, by_blocks, read_by_blocks, read_peaks, read_plainly
+from paceline.targets.reading import Floats, Top, by_blocks, read_by_blocks, read_peaks, read_tops
 from paceline.tree import ROOT, Ints
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Scores:
         self._early = early
         self._most = request.want.top
         self._top: Top | None = None
+        self._peaks: tuple[Ints, Floats] | None = None
         self.laws: dict[int, Distribution | Exception] = {}
         """Laws after nodes that were read before they were asked for, or what went wrong with them."""
 
@@ -81,10 +82,12 @@ class Scores:
         """The logits that follow a node."""
         return self.logits[node - ROOT]
 
-    @cached_property
+    @property
     def _best(self) -> tuple[Ints, Floats]:
         """The most probable token after every row, and its logit."""
-        return read_peaks(self.logits.detach())
+        if self._peaks is None:
+            self._peaks = read_peaks([self.logits.detach()])[0]
+        return self._peaks
 
     def choice(self, node: int) -> int:
         """The most probable token after a node; of equals the lowest id."""
@@ -106,14 +109,9 @@ class Scores:
             self._top = self._read(min(max(k, self._most), self.logits.shape[-1]))
         return Top(self._top.ids[:, :k], self._top.logits[:, :k], self._top.log_z)
 
-    def read_top(self) -> None:
-        """Read the best tokens that the request wanted now, instead of with the first call of `top`."""
-        if self._most and self._logits is not None:
-            self.top(self._most)
-
     def _read(self, k: int) -> Top:
         logits = self.logits.detach()
-        return read_by_blocks(logits, k) if by_blocks(logits) else read_plainly(logits, k)
+        return read_by_blocks(logits, k) if by_blocks(logits) else read_tops([(logits, k)])[0]
 
     def hidden(self, layer: int) -> torch.Tensor:
         """States ``[rows, width]`` of a layer that `Want.hidden` named."""
@@ -124,3 +122,27 @@ class Scores:
         """Logits ``[rows, vocabulary]`` of the early exit that `Want.early_exit` named."""
         assert self._early is not None, "no early exit was wanted"
         return self._early
+
+    @property
+    def _far(self) -> bool:
+        """Whether the logits are on another device than the host."""
+        return self._logits is not None and self._logits.device.type != "cpu"
+
+
+def read_choices(several: Sequence[Scores]) -> None:
+    """Read what `Scores.choices` of several requests on another device will return, in one transfer."""
+    unread = [scores for scores in several if scores._far and scores._peaks is None]
+    for scores, peaks in zip(unread, read_peaks([one.logits.detach() for one in unread]), strict=True):
+        scores._peaks = peaks
+
+
+def read_wanted(several: Sequence[Scores]) -> None:
+    """Read the best tokens that several requests wanted now, instead of with the first calls of `Scores.top`; all that
+    are on another device in one transfer."""
+    wanted = [scores for scores in several if scores._most and scores._logits is not None]
+    unread = [scores for scores in wanted if scores._far and scores._top is None]
+    asked = [(scores.logits.detach(), min(scores._most, scores.logits.shape[-1])) for scores in unread]
+    for scores, top in zip(unread, read_tops(asked), strict=True):
+        scores._top = top
+    for scores in wanted:
+        scores.top(scores._most)

@@ -167,6 +167,8 @@ class ReDrafter(Drafter):
         self, asks: Sequence[Ask], noises: Sequence[SharedNoise | None]
     ) -> tuple[torch.Tensor, SearchShape, Adjusting | None]:
         """What the search must know of the texts, sent in one copy, and what changes their logits."""
+        import torch
+
         from paceline.drafters.redrafter.search import Asked
         from paceline.drafters.redrafter.settings import Adjusting
         from paceline.law.on_device import sent
@@ -176,7 +178,7 @@ class ReDrafter(Drafter):
         depths = [min(self.length, ask.budget.depth, ask.budget.nodes) for ask in asks]
         coins = [None if noise is None else noise.coins(0) for noise in noises]
         rows, shape = Asked.of(contexts, depths, self.width, coins)
-        numbers = sent([number for row in rows for number in row], target.device).view(len(rows), -1)
+        numbers = sent(torch.tensor(rows), target.device)
         adjusts = any(context.sampling.adjusts for context in contexts)
         adjusting = Adjusting(contexts, head.token_ids, head.shape.known, target.device) if adjusts else None
         return numbers, shape, adjusting

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from operator import itemgetter, methodcaller
+from operator import is_, itemgetter, methodcaller
 from types import FunctionType
 from typing import Any
 
@@ -99,7 +99,8 @@ class ModelSnapshot:
     """What a recording took from a model besides values: modules, classes, attributes and the addresses of weights.
 
     The memory of the weights is held as long as the snapshot lives: a replay may be running when the owner replaces
-    them, and reads the old addresses.
+    them, and reads the old addresses. What is compared lies in lists of one kind, which are compared in loops that run
+    in C.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -109,11 +110,20 @@ class ModelSnapshot:
         self._modules, self._classes = modules, [type(module) for module in modules]
         self._definitions = DefinitionSnapshot(self._classes)
         self._hooked = module_base._has_any_global_hook()
-        self._attributes = [(vars(module), dict(vars(module))) for module in modules]
         configs = {id(config): config for module in modules if (config := vars(module).get("config")) is not None}
-        self._attributes += [(vars(config), dict(vars(config))) for config in configs.values()]
-        self._contents = [(inside, inside.copy()) for module in modules for inside in _containers(vars(module))]
-        self._weights = [(place, name, held, _alias(held)) for m in modules for place, name, held in _tensors(vars(m))]
+        self._states = [vars(one) for one in (*modules, *configs.values())]
+        self._attributes = [state.copy() for state in self._states]
+        containers = [inside for module in modules for inside in _containers(vars(module))]
+        self._empty = [inside for inside in containers if not inside]
+        """Nearly all: dictionaries of hooks, and of the children of modules that have none."""
+        self._full = [inside for inside in containers if inside]
+        self._contents = [inside.copy() for inside in self._full]
+        weights = [weight for module in modules for weight in _tensors(vars(module))]
+        self._places = [place for place, _, _ in weights]
+        self._names = [name for _, name, _ in weights]
+        self._held = [held for _, _, held in weights]
+        aliased = [(held, alias) for held in self._held if held is not None and (alias := _alias(held)) is not None]
+        self._strided, self._aliases = [held for held, _ in aliased], [alias for _, alias in aliased]
 
     def unchanged(self) -> bool:
         """Asked for every replay, so it compares what it knows and does not walk the model again."""
@@ -122,9 +132,11 @@ class ModelSnapshot:
                 list(map(type, self._modules)) == self._classes
                 and module_base._has_any_global_hook() == self._hooked
                 and self._definitions.unchanged()
-                and all(now == before for now, before in self._attributes)
-                and all(now == before for now, before in self._contents)
-                and all(_is_there(*weight) for weight in self._weights)
+                and self._states == self._attributes
+                and not any(self._empty)
+                and self._full == self._contents
+                and all(map(is_, map(dict.get, self._places, self._names), self._held))
+                and all(map(torch.Tensor.is_set_to, self._strided, self._aliases))
             )
         except (RuntimeError, TypeError, ValueError):  # tensors and arrays that were replaced do not compare
             return False
@@ -157,16 +169,12 @@ def _tensors(state: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, torch
     yield from ((state, name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
 
 
-def _alias(tensor: torch.Tensor | None) -> torch.Tensor | None:
+def _alias(tensor: torch.Tensor) -> torch.Tensor | None:
     """Another tensor over the same memory; None where torch cannot compare memory."""
-    if tensor is None or tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided:
         return None
     try:
         alias = tensor.detach()
         return alias if tensor.is_set_to(alias) else None
     except (RuntimeError, TypeError, NotImplementedError):
         return None
-
-
-def _is_there(place: dict[str, Any], name: str, held: torch.Tensor | None, alias: torch.Tensor | None) -> bool:
-    return place.get(name) is held and (held is None or alias is None or held.is_set_to(alias))
