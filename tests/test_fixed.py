@@ -7,7 +7,6 @@ show (streams, memory pools, what CUDA's kernels find) is for the machine that h
 import gc
 import itertools
 import re
-import runpy
 import shlex
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,16 +22,21 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 import paceline
+from clock import MadeClock
 from engine import Watched, write
 from families import FAMILIES, build
 from paceline.api.model import LanguageModel
 from paceline.cli import parser
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import Assistant
+from paceline.engine.calls import Call, Timed
 from paceline.errors import DrafterError
 from paceline.integrations.transformers import custom_generate
+from paceline.once import once
+from paceline.planning.fixed import Fixed
 from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fixed import kernels, replay
@@ -58,6 +62,7 @@ from paceline.targets.hf.path import UNEXPECTED
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
+from papers.device.__main__ import options as device_options
 from scoring import (
     CLOSE,
     CONTEXT,
@@ -789,16 +794,14 @@ def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 def test_the_pages_commands_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = [shlex.split(line, comments=True) for block in page("") for line in block.splitlines() if line]
-    root = Path(__file__).parent.parent
     for words in commands:
         if words[0] == "paceline":
             assert parser().parse_args(words[1:]).device == "cuda"
-        elif "pytest" in words:
-            assert all((root / word).exists() for word in words if "/" in word)
         else:
-            monkeypatch.setattr("sys.argv", words[1:])
-            runpy.run_path(str(root / words[1]))["arguments"]()
-    assert len(commands) == 6
+            assert words[:3] == ["python", "-m", "papers.device"]
+            monkeypatch.setattr("sys.argv", words[2:])
+            assert device_options().device == "cuda"
+    assert len(commands) == 3
 
 
 # --- memory -------------------------------------------------------------------------------------------------
@@ -1030,3 +1033,83 @@ def test_a_shape_of_mostly_padding_is_not_recorded() -> None:
     assert gap(target, plain, [p.requests(1, random_tree(1, 150)) for p in ends[:1]]) < CLOSE
     assert len(path_of(target).recorded) == 1
     assert draft_for(target, 1)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "gpt_oss"])
+def test_rows_with_copies_of_their_experts_are_the_models_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[int]()
+    honest = ALL_EXPERTS_FUNCTIONS["batched_mm"]
+
+    def counted(module: Any, *given: Any) -> Any:
+        calls.append(len(given[0]))
+        return honest(module, *given)
+
+    monkeypatch.setitem(ALL_EXPERTS_FUNCTIONS._global_mapping, "batched_mm", counted)
+    target, plain = fixed(name), own_only(name)
+    path_of(target).experts_apart = True
+    pair, before = Pair(target, plain, tokens(CONTEXT)), target.model.config._experts_implementation
+    for seed in range(3):
+        assert gap(target, plain, [pair.requests(seed, random_tree(seed, 12))]) < CLOSE
+        pair.keep([0, 1])
+    assert set(calls) == {16}
+    assert target.model.config._experts_implementation == before
+
+
+# --- before the first text ------------------------------------------------------------------------------------
+
+
+def prepared(*, ahead: bool) -> HFTarget:
+    target = recorded(build("llama"), taped)
+    path_of(target).ahead = ahead
+    return prepare(target)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_usual_shapes_are_recorded_before_the_first_text(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = prepared(ahead=ahead)
+    made = record_calls(monkeypatch, FixedPath, "_recorded")
+    for nodes in (0, 3, 7, 15, 30):
+        drafter = make_drafter("lookup") if nodes else make_drafter("plain")
+        write(target, tokens(20).tolist() * 2, drafter, nodes=nodes, max_new_tokens=24)
+    assert bool(made) is not ahead
+    assert path_of(target).refused is None
+    assert not path_of(target).slab.taken
+
+
+def test_recording_is_no_part_of_a_round(clock: MadeClock) -> None:
+    """A driver says how long a forward took without what is done once."""
+
+    def flow() -> Any:
+        reply = yield Call("score", None, None)
+        seconds.append(reply.seconds)
+        yield Call("score", None, None)
+
+    seconds = list[float]()
+    timed = Timed(flow())
+    timed.send(None)
+    with once(), once():
+        clock.sleep(5)
+    clock.sleep(1)
+    timed.send("scores")
+    assert seconds == [pytest.approx(1, abs=0.1)]
+
+
+def test_a_planner_is_not_told_of_recordings(clock: MadeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first round of a shape takes what its replay takes."""
+    told, review = list[float](), Fixed.review
+
+    def noted(planner: Fixed, outcomes: Any) -> None:
+        told.extend(outcome.seconds for outcome in outcomes)
+        review(planner, outcomes)
+
+    def slowly(function: Any) -> Any:
+        clock.sleep(60)
+        return taped(function)
+
+    monkeypatch.setattr(Fixed, "review", noted)
+    target = recorded(build("llama"), slowly)
+    write(target, tokens(CONTEXT), make_drafter("lookup"), max_new_tokens=12)
+    assert path_of(target).recorded
+    assert clock.now > 60
+    assert told
+    assert max(told) < 5

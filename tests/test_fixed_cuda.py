@@ -11,6 +11,7 @@ import torch
 from engine import write
 from families import FAMILIES, build
 from paceline.drafters import make_drafter
+from paceline.drafters.assistant import Assistant
 from paceline.law import KeyedDice, Law, Noise, Sampling
 from paceline.law.contenders import contenders
 from paceline.targets.base import Request, Want
@@ -28,7 +29,7 @@ NEAR = {torch.float32: 10 * CLOSE, torch.bfloat16: 0.3}
 
 pytestmark = pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="there is no GPU")
 
-PACKED = [name for name, family in FAMILIES.items() if family.interface and not family.moe and name != "gpt2"]
+PACKED = [name for name, family in FAMILIES.items() if family.interface and name != "gpt2"]
 
 
 def on_device(name: str, dtype: torch.dtype = torch.float32) -> tuple[HFTarget, FixedPath]:
@@ -36,6 +37,8 @@ def on_device(name: str, dtype: torch.dtype = torch.float32) -> tuple[HFTarget, 
     target = load_target(build(name, dtype).to(DEVICE), fixed_shapes=True)
     assert target.fixed is not None
     assert target.fixed.refused is None
+    assert target.mode is Mode.PACKED, target.refused_modes
+    assert target.fixed.without_kernels is None
     assert target.fixed.recorded, "the probe scores drafts"
     return target, target.fixed
 
@@ -95,6 +98,20 @@ def test_texts_are_those_of_the_models_own_path(name: str) -> None:
             written.append(session.context.emitted)
         assert np.array_equal(written[0], written[1])
         assert np.array_equal(written[0], written[2])
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.8}, {"temperature": 1.0, "top_k": 20, "top_p": 0.9}], ids=str)
+def test_drafts_are_played_whole(how: dict[str, float]) -> None:
+    """A draft model's chain in one call, and the text is that of plain decoding."""
+    target, fixed = on_device("llama")
+    model, drafts = on_device("llama")
+    plain = write(target, tokens(CONTEXT), make_drafter("plain"), max_new_tokens=64, sampling=Sampling(**how))
+    session = write(target, tokens(CONTEXT), Assistant(model=model), max_new_tokens=64, sampling=Sampling(**how))
+    assert np.array_equal(session.context.emitted, plain.context.emitted)
+    assert drafts.linked
+    assert fixed.refused is None
+    assert drafts.refused is None
+    assert session.totals.accepted > 50
 
 
 def test_growing_and_giving_back_leaves_nothing_wrong() -> None:

@@ -197,6 +197,22 @@ def test_what_is_played_back_is_what_the_model_finds(name: str, lean: bool) -> N
     assert path_of(target).without_kernels is None
 
 
+def test_a_twin_records_the_same_rows_without_kernels() -> None:
+    target, plain = kernel_target("llama", lean=True), target_of("llama")
+    path, text, tree = path_of(target), tokens(CONTEXT), random_tree(1, 3)
+    rows, twin = filled(target, text), path.twin()
+    expected = plain.submit([Request.of_tree(filled(plain, text), 3, tree)]).result()[0].logits
+    for each in (path, twin):
+        with target.using(each, target.own):
+            found = target.submit([Request.of_tree(rows, 3, tree)]).result()[0].logits.cpu()
+        assert apart(found, expected) < CLOSE
+        rows.keep([])
+        assert each.recorded
+    rows.close()
+    assert path.slab.release()
+    assert not twin.recorded
+
+
 def test_one_recording_serves_all_lengths() -> None:
     target, plain = kernel_target("llama", lean=True), target_of("llama")
     for length in (1, 255, 257, 400):

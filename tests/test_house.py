@@ -29,6 +29,7 @@ ROOMS = (
         "files",
         "compiled",
         "launching",
+        "once",
         "cluster",
         "vocabulary",
         "translate",

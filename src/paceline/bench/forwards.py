@@ -149,7 +149,8 @@ def forwards(
 
 
 def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
-    """The paths of a model: as transformers computes it, the same without its layers, that compiled, and that recorded.
+    """The paths of a model: as transformers computes it, the same without its layers, that compiled, and that recorded,
+    also by torch's operations alone.
     An exact model has one path only."""
     if target.exact:
         return {target.dtype_name: target.paths}
@@ -162,7 +163,11 @@ def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
         lean = target.fixed.lean
     if lean is not None:
         found["lean"] = [lean, target.own]
-    return found if target.fixed is None else found | {"fixed": [target.fixed, target.own]}
+    if target.fixed is not None:
+        found["fixed"] = [target.fixed, target.own]
+        if target.fixed.without_kernels is None:
+            found["fixed without kernels"] = [target.fixed.twin(), target.own]
+    return found
 
 
 class Step(Contestant[None, float]):

@@ -35,6 +35,7 @@ from paceline.drafters.base import Budget
 from paceline.errors import DefectError, DrafterError
 from paceline.law import Distribution, Law, Noise, Place, laws
 from paceline.law.contenders import HOST
+from paceline.once import spent
 from paceline.planning.base import Cut
 from paceline.targets.scores import Scores, read_choices
 from paceline.tree import ROOT, DraftTree, Ints
@@ -63,7 +64,8 @@ class Reply(NamedTuple):
 
     answer: Any
     seconds: float
-    """From the call to the answer. Of sequences that are written together, each waits for all."""
+    """From the call to the answer, without work that is done once. Of sequences that are written together, each waits
+    for all."""
     own: float
     """How long the sequence itself had worked before it made the call."""
 
@@ -95,7 +97,7 @@ class Timed:
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        self._asked = time.perf_counter()
+        self._asked, self._spent = time.perf_counter(), spent()
         self._own = 0.0
         self._begun = False
 
@@ -103,10 +105,11 @@ class Timed:
         """Answer the last call; the next one. Raises StopIteration where the sequence has ended."""
         now = time.perf_counter()
         if self._begun:
-            call = self.flow.send(Reply(answer, now - self._asked, self._own))
+            took = now - self._asked - (spent() - self._spent)
+            call = self.flow.send(Reply(answer, max(0.0, took), self._own))
         else:
             self._begun, call = True, next(self.flow)
-        self._asked = time.perf_counter()
+        self._asked, self._spent = time.perf_counter(), spent()
         self._own = self._asked - now
         return call
 

@@ -126,6 +126,24 @@ def attention_is(name: str, model: PreTrainedModel) -> Iterator[None]:
                 config._attn_implementation = current
 
 
+@contextmanager
+def experts_are(name: str, model: PreTrainedModel) -> Iterator[None]:
+    """Switch how a model's experts are computed for a forward, where it can be switched, and back."""
+    before = [(config, config._experts_implementation) for config in _configs(model.config) if chooses_experts(config)]
+    for config, _ in before:
+        config._experts_implementation = name
+    try:
+        yield
+    finally:
+        for config, current in before:
+            config._experts_implementation = current
+
+
+def chooses_experts(config: PreTrainedConfig) -> bool:
+    """Whether it says that rows are sorted by experts, which multiply in groups."""
+    return getattr(config, "_experts_implementation", None) == "grouped_mm"
+
+
 def _configs(config: PreTrainedConfig) -> list[PreTrainedConfig]:
     """A configuration and those inside it, outer ones first: setting an outer one sets its inner ones too."""
     inner = [getattr(config, name, None) for name in config.sub_configs]

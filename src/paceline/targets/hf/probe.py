@@ -52,6 +52,10 @@ BROKEN = (RuntimeError, AttributeError, AssertionError)
 FAILURES = (Unsupported, AssertionError, *UNEXPECTED)
 """What ends the probe of a mode."""
 
+USUAL_ROWS = (1, 2, 4, 8, 16, 32)
+"""The sizes of forwards that are recorded before the first text."""
+USUAL_LENGTH = 1024
+"""The length of text that there is room for then; more moves rows, which drops what was recorded."""
 LONGER = 9
 PROBED_WINDOW = 512
 """Windows of a model's own attention code are probed from behind them, up to this size."""
@@ -64,7 +68,24 @@ def prepare(target: HFTarget) -> HFTarget:
         _find_mode(target)
     _try_lean(target)
     _try_fixed(target)
+    _record_usual(target)
     return target
+
+
+def _record_usual(target: HFTarget) -> None:
+    """Record forwards of usual sizes, so that the first text need not."""
+    if target.fixed is None or not target.fixed.ahead or target.fixed.refused is not None:
+        return
+    most = USUAL_LENGTH if target.context_length is None else min(USUAL_LENGTH, target.context_length)
+    rows = target.open(most)
+    try:
+        feed(target, rows, Request.of_prompt(rows, tokens(target, PREFIX)))
+        for size in USUAL_ROWS:
+            if target.fixed.refused is None and PREFIX + size <= most:
+                target.submit([Request.of_tree(rows, 1, DraftTree.chain(tokens(target, size)[1:]))]).result()
+                rows.keep([])
+    finally:
+        rows.close()
 
 
 def _try_lean(target: HFTarget) -> None:
@@ -124,6 +145,7 @@ def _find_mode(target: HFTarget) -> None:
             _warn_of_limits(target)
             return
         modes.setdefault(reason, []).append(mode)
+        target.refused_modes[mode] = reason
     reasons = "; ".join(f"{' and '.join(dict.fromkeys(names))}: {reason}" for reason, names in modes.items())
     raise _refusal(target, f"cannot be drafted for without changing its text ({reasons})") from failure
 

@@ -77,6 +77,8 @@ class HFTarget(Target):
         """What a user should know of how it was loaded."""
         self.switch = Switch.of(config)
         self._own = OwnForward(model, self.switch, mode)
+        self.refused_modes: dict[Mode, str] = {}
+        """Why the probe went on to another mode."""
         self.compiles = False
         """Whether forwards are to be compiled. The probe has to find them right."""
         self.fixed = None if fixed_shapes is False else self._fixed(fixed_shapes)

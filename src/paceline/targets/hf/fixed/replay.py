@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from paceline.once import once
 from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows
 from paceline.targets.chains import Chain, Drafted
@@ -50,6 +51,11 @@ class FixedPath(ForwardPath):
         """Errors after which the model's own path is used. They are defects of ours, but a GPU may raise what was
         never seen before, and a text need not end for that. The same code on a CPU raises them."""
         self.wholes = WholeFunctions(self._record, self.forgiven)
+        self.ahead = device.type == "cuda"
+        """Whether usual shapes are recorded when a model is loaded."""
+        self.experts_apart = device.type == "cuda" and own.model.dtype is not torch.bfloat16
+        """Whether rows multiply with copies of their experts: torch groups rows without a word to the host in bfloat16
+        alone."""
         self.lean: Lean | None = None
         """Computes the model instead of its own forward, where the probe found both equal."""
         self.slab = Slab(on_move=self.forget)
@@ -75,6 +81,13 @@ class FixedPath(ForwardPath):
             devices = {weight.device for weight in own.model.parameters()}
             wanted = len(devices) == 1 and next(iter(devices)).type == "cuda"
         return cls(own) if wanted and not switching else None
+
+    def twin(self) -> FixedPath:
+        """Another path over the same rows, which records without the kernels of `gpu`."""
+        twin = FixedPath(self._own, self._record)
+        twin.slab, twin.lean, twin.without_kernels = self.slab, self.lean, "another path has them"
+        self.slab.on_move.append(twin.forget)
+        return twin
 
     def open(self, capacity: int = 0) -> CacheRows:
         """Rows in the slab, as long as forwards are recorded."""
@@ -183,14 +196,15 @@ class FixedPath(ForwardPath):
 
     def _recorded_links(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted]:
         """Call, record, play; a draft that differs from the one that was called is never played again."""
-        links = Links(shape, self._step)
-        links.fill(chains, job)
-        rehearse(partial(links.play, chains, links.functions))
-        expected = links.read(chains, job)
-        plays = list[Callable[[Leave], Result]]()
-        for function in links.functions:
-            links.fill(chains, job)  # recording moves it on
-            plays.append(self._record(function))
+        with once():
+            links = Links(shape, self._step)
+            links.fill(chains, job)
+            rehearse(partial(links.play, chains, links.functions))
+            expected = links.read(chains, job)
+            plays = list[Callable[[Leave], Result]]()
+            for function in links.functions:
+                links.fill(chains, job)  # recording moves it on
+                plays.append(self._record(function))
         links.fill(chains, job)
         links.play(chains, plays)
         found = links.read(chains, job)
@@ -203,7 +217,8 @@ class FixedPath(ForwardPath):
 
     def _step(self, shape: ForwardShape) -> Step:
         lean = self.lean if self.lean is not None and self.lean.ready() else None
-        return Step(self._own, self.slab, shape, lean, kernels=self.without_kernels is None)
+        kernels = self.without_kernels is None
+        return Step(self._own, self.slab, shape, lean, kernels=kernels, apart=self.experts_apart)
 
     def _found(self, shape: ForwardShape, job: ForwardJob) -> Found | None:
         """From the recording of this shape, which is made if there is none; None if the model must not be recorded as
@@ -234,12 +249,13 @@ class FixedPath(ForwardPath):
 
     def _recorded(self, shape: ForwardShape, job: ForwardJob) -> Found:
         """Call, record, replay; a replay that differs from the call is never used again."""
-        step = self._step(shape)
-        step.fill(job)
-        expected = rehearse(partial(step.found, step.compute, job))
-        assert expected.logits is not None, "all rows are wanted"
-        outlet = self._outlet_for(shape.count * shape.rows, expected.logits)
-        replay = self._record(partial(step.compute, outlet=outlet))
+        with once():
+            step = self._step(shape)
+            step.fill(job)
+            expected = rehearse(partial(step.found, step.compute, job))
+            assert expected.logits is not None, "all rows are wanted"
+            outlet = self._outlet_for(shape.count * shape.rows, expected.logits)
+            replay = self._record(partial(step.compute, outlet=outlet))
         found = step.found(replay, job, job.hear)
         if not _agree(found, expected):
             raise Uncapturable("a replay is not what was recorded")

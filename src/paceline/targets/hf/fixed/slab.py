@@ -43,7 +43,8 @@ class Slab:
         self.lock = threading.RLock()
         """Held while buffers move, and by every forward, so that they do not move meanwhile."""
         self._spare = spare
-        self._on_move = on_move
+        self.on_move = [on_move] if on_move is not None else []
+        """What is called before buffers move or are given back."""
         self._taken: dict[int, weakref.ref[SlabRows]] = {}
         self._used: set[int] = set()
 
@@ -107,8 +108,8 @@ class Slab:
 
     def _resize(self, slots: int, capacity: int) -> None:
         """Move the buffers, then set the counters: if memory ends half-way, no buffer is smaller than they say."""
-        if self.keys and self._on_move is not None:
-            self._on_move()
+        if self.keys:
+            self._announce()
         for layer in self.keys:
             for buffers in (self.keys, self.values):
                 old = buffers[layer]
@@ -121,6 +122,10 @@ class Slab:
         for rows in self.taken:
             for layer in self.keys:
                 self._attach(rows, layer)
+
+    def _announce(self) -> None:
+        for listener in self.on_move:
+            listener()
 
     def ensure_layer(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Make a layer's buffers, with the heads, width, type and device of its first rows."""
@@ -152,8 +157,7 @@ class Slab:
         with self.lock:
             if self.taken:
                 return False
-            if self._on_move is not None:
-                self._on_move()
+            self._announce()
             self.keys.clear()
             self.values.clear()
             self.slots = self.capacity = 0

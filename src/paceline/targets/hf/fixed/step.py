@@ -21,12 +21,14 @@ from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.shapes import ForwardShape, slots_of
 from paceline.targets.hf.fixed.slab import Slab
-from paceline.targets.hf.interface import NAME, ForwardCache, attention_is, computing
+from paceline.targets.hf.interface import NAME, ForwardCache, attention_is, computing, experts_are
 from paceline.targets.hf.lean import Lean, cos_sin_at
 from paceline.targets.hf.operations import Operations
 from paceline.targets.hf.own import OwnForward
 from paceline.targets.hf.path import ForwardJob, Found, OnExit, Outputs, Taps, ignore
 from paceline.targets.hf.taps import tapped
+
+BATCHED = "batched_mm"
 
 
 class Result(NamedTuple):
@@ -40,10 +42,25 @@ class Step:
     """The forward of a shape, with the memory that it reads."""
 
     def __init__(
-        self, own: OwnForward, slab: Slab, shape: ForwardShape, lean: Lean | None = None, *, kernels: bool = False
+        self,
+        own: OwnForward,
+        slab: Slab,
+        shape: ForwardShape,
+        lean: Lean | None = None,
+        *,
+        kernels: bool = False,
+        apart: bool = False,
     ) -> None:
-        """``kernels``: whether layers are computed by those of `gpu`."""
-        self._own, self._slab, self._lean, self.shape, self._kernels = own, slab, lean, shape, kernels
+        """``kernels``: whether layers are computed by those of `gpu`. ``apart``: whether each row multiplies with
+        copies of its experts, for where products of groups of rows ask the device how large the groups are."""
+        self._own, self._slab, self._lean, self.shape, self._kernels, self._apart = (
+            own,
+            slab,
+            lean,
+            shape,
+            kernels,
+            apart,
+        )
         self._want = Want(hidden=shape.hidden, early_exit=shape.exit)
         self.inputs = Inputs(shape.count, shape.rows, own.model.device)
         cached = next(iter(slab.keys.values()))
@@ -92,6 +109,8 @@ class Step:
     def _by_model(self, block: KVCache, outputs: Outputs) -> Result:
         with ExitStack() as stack:
             stack.enter_context(attention_is(NAME, self._own.model))
+            if self._apart:
+                stack.enter_context(experts_are(BATCHED, self._own.model))
             stack.enter_context(computing(forward := ForwardCache(block)))
             taps = stack.enter_context(tapped(self._own.anatomy, outputs))
             logits = self._own.model(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
+from paceline.once import once
 from paceline.targets.hf.fixed.capture import Leave, Recorder, Uncapturable, pass_by, rehearse
 
 KEPT = 32
@@ -49,9 +50,10 @@ class WholeFunctions:
 
     def _recorded(self, key: Hashable, function: Function, given: Sequence[torch.Tensor]) -> torch.Tensor:
         """Call, record, play."""
-        memory = [values.clone() for values in given]
-        expected = rehearse(lambda: function(*memory)).clone()
-        play = self._record(lambda leave: function(*memory))
+        with once():
+            memory = [values.clone() for values in given]
+            expected = rehearse(lambda: function(*memory)).clone()
+            play = self._record(lambda leave: function(*memory))
         found = play(pass_by)
         if not torch.allclose(found, expected, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
             raise Uncapturable("what is played is not what was recorded")
