@@ -17,7 +17,7 @@ import paceline
 from paceline.bench import forwards
 from paceline.errors import InputError
 from paceline.targets import device
-from paceline.targets.device import CPU, Asked, asked, fastest
+from paceline.targets.device import CPU, RESERVE, WantedDevice, asked, fastest
 from paceline.targets.forked import _before
 from test_int8_stored import stored
 
@@ -29,9 +29,9 @@ BALLAST = "pocket+ballast:20M"
 def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No device is named, and no GPU has been tried."""
     monkeypatch.delenv(device.VARIABLE, raising=False)
-    device.works.cache_clear()
+    device.computes.cache_clear()
     yield
-    device.works.cache_clear()
+    device.computes.cache_clear()
 
 
 @pytest.fixture
@@ -63,14 +63,14 @@ def full(monkeypatch: pytest.MonkeyPatch, free: int | None = 1000) -> None:
 
 
 def test_an_argument_wins_over_the_variable_and_both_over_our_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked(None) == Asked(None, False)
+    assert asked(None) == WantedDevice(None, False)
     monkeypatch.setenv(device.VARIABLE, "cpu")
-    assert asked(None) == Asked(CPU, False)
-    assert asked("auto") == Asked(None)
-    assert asked("cpu") == asked(CPU) == Asked(CPU)
+    assert asked(None) == WantedDevice(CPU, False)
+    assert asked("auto") == WantedDevice(None)
+    assert asked("cpu") == asked(CPU) == WantedDevice(CPU)
     for nothing in ("", "auto"):
         monkeypatch.setenv(device.VARIABLE, nothing)
-        assert asked(None) == Asked(None, False)
+        assert asked(None) == WantedDevice(None, False)
 
 
 @pytest.mark.parametrize("wrong", ["tpu", "Cuda:99", " cpu"])
@@ -130,7 +130,7 @@ def test_a_gpu_that_fails_gets_one_note_and_is_left_out(model: str, monkeypatch:
     with pytest.warns(UserWarning, match=r"^the GPU \(cuda\) is not used: no kernel image is available$") as heard:
         found = [paceline.load(name, device="auto").target.device for name in (model, "pocket-draft")]
     assert (found, len(heard)) == ([CPU, CPU], 1)
-    device.works.cache_clear()
+    device.computes.cache_clear()
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(device, "_fault", lambda kind: "broken" if kind == "cuda" else "")
     with pytest.warns(UserWarning, match="the GPU .cuda. is not used: broken"):
@@ -176,19 +176,19 @@ def test_a_model_without_room_goes_to_the_cpu_with_one_note(model: str, monkeypa
         assert forwards.random_target("tiny", "float32", None).device == CPU
 
 
-@pytest.mark.parametrize("free", [None, 1049, 1050])
+@pytest.mark.parametrize("free", [None, RESERVE + 1049, RESERVE + 1050])
 def test_what_fits_is_the_weights_and_room_to_work(free: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     full(monkeypatch, free)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        found = Asked(None).for_floats("a model", 1000, None)
-    assert (found, len(heard)) == ((CPU, 1) if free == 1049 else (GPU, 0))
+        found = WantedDevice(None).for_floats("a model", 1000, None)
+    assert (found, len(heard)) == ((CPU, 1) if free == RESERVE + 1049 else (GPU, 0))
 
 
 def test_a_named_device_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
     full(monkeypatch)
     for by_argument in (True, False):
-        assert Asked(GPU, by_argument).for_floats("a model", 10**12, None) == GPU
+        assert WantedDevice(GPU, by_argument).for_floats("a model", 10**12, None) == GPU
 
 
 # --- what keeps to the CPU ---

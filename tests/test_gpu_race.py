@@ -13,7 +13,8 @@ from paceline import launching
 from paceline.law import Distribution, KeyedDice, Law, Noise, Sampling
 from paceline.law import kernel_rows as race
 from paceline.law.contenders import DeviceRows
-from paceline.law.kernel_rows import KernelRows, fits, works
+from paceline.law.kernel_rows import KernelRows, fits, obstacle
+from paceline.targets.hf.fixed.capture import rehearse
 from test_contenders import NONE, ROWS, check, coins_of, rows_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter, where numbers end
@@ -112,9 +113,10 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_that_find_other_winners_are_not_used(
     mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert works.__wrapped__(DEVICE)
+    assert obstacle.__wrapped__(DEVICE) is None
     mistake(monkeypatch)
-    assert not works.__wrapped__(DEVICE)
+    said = "RuntimeError: no such instruction" if mistake is nothing else "they find other winners than torch"
+    assert obstacle.__wrapped__(DEVICE) == said
 
 
 def test_noise_by_a_kernel_is_the_public_noise() -> None:
@@ -125,6 +127,11 @@ def test_noise_by_a_kernel_is_the_public_noise() -> None:
         found = race.gumbel(numbers, ids.to(DEVICE), ahead).cpu().numpy()
         wanted = [noise.gumbel(index + ahead, row.numpy()) for (noise, index), row in zip(coins, ids, strict=True)]
         np.testing.assert_allclose(found, np.stack(wanted), rtol=1e-5, atol=1e-5)
+
+
+def test_they_are_tried_apart_from_what_is_being_recorded() -> None:
+    """The trial sends numbers to the device, which a recording must not."""
+    assert rehearse(lambda: obstacle.__wrapped__(DEVICE)) is None
 
 
 def test_what_the_kernels_are_not_for_is_raced_without_them() -> None:

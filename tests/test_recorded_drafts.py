@@ -22,6 +22,7 @@ from paceline.targets.chains import Chain, Drafted
 from paceline.targets.hf.fixed import links
 from paceline.targets.hf.fixed.capture import direct
 from paceline.targets.hf.fixed.links import Links
+from paceline.targets.hf.fixed.recordings import Recordings
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree
 from scoring import apart, filled, load_quietly, path_of, random_tree, recorded, tokens
@@ -180,6 +181,42 @@ def test_texts_are_those_without_drafts() -> None:
         assert np.array_equal(*written)
 
 
+def test_a_recording_of_a_short_draft_plays_a_long_one() -> None:
+    """Links of both kinds are tried before either is kept."""
+    pair = Pair()
+    text = Text(pair, tokens(30), temperature=1.0, seed=3)
+    for depth in (1, 8, 1):
+        ((ours, theirs),) = pair.propose([text], [Budget(depth, depth)])
+        assert same(ours, theirs)
+        assert len(ours) == depth
+        text.go_on([4])
+    assert len(path_of(pair.target).linked) == 1
+
+
+def test_what_only_a_draft_has_no_memory_for_leaves_forwards_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*given: Any) -> None:
+        raise torch.OutOfMemoryError("no memory for two graphs")
+
+    pair = Pair()
+    with monkeypatch.context() as patch:
+        patch.setattr(Links, "_begin", none)
+        text = Text(pair, tokens(30))
+        ((ours, theirs),) = pair.propose([text], [Budget(3, 3)])
+    assert same(ours, theirs)
+    assert not path_of(pair.target).linked
+    assert path_of(pair.target).recorded
+    assert path_of(pair.target).refused is None
+
+
+def test_recordings_that_are_used_are_kept() -> None:
+    kept = Recordings[int, str](2)
+    kept.keep(1, "one")
+    kept.keep(2, "two")
+    assert kept.used(1) == "one"
+    kept.keep(3, "three")
+    assert [kept.used(key) for key in (1, 2, 3)] == ["one", None, "three"]
+
+
 def stale_place(shape: Any, fill: Any, links_: Links, chains: Any, job: Any) -> None:
     fill(links_, chains, job)
     links_._numbers[:, INDEX] += 1
@@ -266,7 +303,7 @@ def beams_of(model: Model, **how: Any) -> tuple[search.BeamSearch, torch.Tensor,
     head = RecurrentHead(HeadShape(width=SIZE, vocab_size=KNOWN, exit=8)).requires_grad_(False)
     contexts = [context_of([3, 4, 5 + number], **how) for number in range(2)]
     coins = [(context.noise, len(context)) if how else None for context in contexts]
-    rows, shape = search.Asked.of(contexts, [4, 3], 3, coins)
+    rows, shape = search.SearchInputs.of(contexts, [4, 3], 3, coins)
     numbers = torch.tensor(rows)
     hidden = torch.randn(2, SIZE, generator=torch.Generator().manual_seed(2))
     return search.BeamSearch(head, model, shape), hidden, numbers  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any
 from papers.device.findings import KEY, Finding
 from papers.device.running import Part
 
-TESTS = "tests/test_fixed_cuda.py"
+TESTS = "tests/test_fixed_cuda.py", "tests/test_gpu_kernels.py", "tests/test_gpu_race.py"
 """In the root of the checkout, where scripts are run."""
 KINDS = "tests", "check", "forwards", "rounds", "transformers", "mirror", "energy", "loading"
 """Most important first."""
@@ -97,7 +97,7 @@ def tests(sizes: Sizes, device: str) -> Iterator[Part]:
     workers = ["-n", str(min(6, os.cpu_count() or 1))] if find_spec("xdist") else []
     flags = ["-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", "-o", "filterwarnings=ignore", *workers]
     obstacle = "" if on_gpu(device) else NO_GPU.format(device)
-    yield Part("tests", ["-m", "pytest", TESTS, *flags], _tests_in_words, 90, read_tests, obstacle, codes=(0, 1))
+    yield Part("tests", ["-m", "pytest", *TESTS, *flags], _tests_in_words, 90, read_tests, obstacle, codes=(0, 1))
 
 
 COUNTED = re.compile(r"(\d+) (passed|failed|errors?|skipped)\b")

@@ -5,8 +5,13 @@ Triton comes with torch's builds for CUDA on Linux. Without it everything is com
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import Any
+
+import torch
+
+NOT_INSTALLED = "triton is not installed"
 
 
 def installed() -> bool:
@@ -14,5 +19,7 @@ def installed() -> bool:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    """Start so many programs of a kernel. All launches pass here."""
-    kernel[grid](*arguments, **constants)
+    """Start so many programs of a kernel, on the device of its first argument. All launches pass here."""
+    device: torch.device = arguments[0].device
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        kernel[grid](*arguments, **constants)

@@ -1,5 +1,5 @@
-"""Work that is done once and pays later, such as recording a forward. Its seconds are no part of a round: who weighs
-rounds by their seconds would otherwise avoid what was prepared."""
+"""Work that is done once and pays later, such as recording a forward. Its seconds are not counted in a round, since a
+planner would otherwise avoid the sizes that were just recorded."""
 
 from __future__ import annotations
 

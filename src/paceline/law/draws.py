@@ -27,7 +27,7 @@ def numbers_of(sampling: Sampling, coins: tuple[Noise, int] | None) -> list[int]
     floats = [1.0, 1.0, 0.0] if cold else [max(sampling.temperature, COLDEST), sampling.top_p, sampling.min_p]
     noise, index = coins or (Noise(0), 0)
     counters = [index, noise.sample, Stream.TARGET, *noise.key]
-    bits: list[int] = np.array(floats).view(np.int64).tolist()
+    bits: list[int] = np.array(floats, np.float32).view(np.int32).tolist()
     return [*bits, 0 if cold else min(sampling.top_k, 1 << 40), int(coins is not None), *counters]
 
 
@@ -49,7 +49,7 @@ class Draws:
 
     def _float(self, place: int) -> torch.Tensor:
         """``[texts, 1, 1]``."""
-        return self._numbers[:, :FLOATS].view(torch.float64)[:, place, None, None].float()
+        return self._numbers[:, place].to(torch.int32).view(torch.float32)[:, None, None]
 
     def logs(self, best: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities of candidates ``[texts, width, candidates]``, best first, and the log of what other tokens
@@ -77,7 +77,8 @@ class Draws:
         return logs - total.log()[..., None], left / total
 
     def favoured(self, ids: torch.Tensor, logs: torch.Tensor, rest: torch.Tensor, ahead: int = 0) -> torch.Tensor:
-        """The log-probabilities of winning the race at a place ``ahead``; of texts without noise those of `logs`."""
+        """The logarithms of how likely candidates are to win the race, so many places ahead; without noise that is how
+        likely they are."""
         if not self._noisy:
             return logs
         drawn = gumbel(self._numbers[:, INDEX:], ids, ahead) * self._numbers[:, FLOATS + 1, None, None]

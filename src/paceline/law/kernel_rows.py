@@ -6,16 +6,18 @@ from functools import cache
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from paceline import launching
 from paceline.law.contenders import BLOCK, CROSSING, HEAVY, MARGIN, Coins, DeviceRows, Shortlist
 from paceline.law.noise import Noise
-from paceline.law.on_device import counters, sent
+from paceline.law.on_device import by_torch, counters, sent
 from paceline.law.settings import Sampling
+from paceline.once import once
 
 MANY = 8
 """Blocks of a row that a program takes."""
-PIECE = 256
+TOKENS = 256
 """Tokens whose noise a program draws."""
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -67,34 +69,39 @@ def gumbel(numbers: torch.Tensor, ids: torch.Tensor, ahead: int) -> torch.Tensor
     assert numbers.stride(1) == 1, "the numbers of a place lie one behind the other"
     (texts, size), ids = ids.shape, ids.contiguous()
     result = torch.empty(ids.shape, dtype=torch.float32, device=ids.device)
-    grid = (texts, -(-size // PIECE))
-    launching.launch(racing.gumbel, grid, ids, numbers, result, size, numbers.stride(0), ahead, BLOCK=PIECE)
+    grid = (texts, -(-size // TOKENS))
+    launching.launch(racing.gumbel, grid, ids, numbers, result, size, numbers.stride(0), ahead, BLOCK=TOKENS)
     return result
 
 
 def fits(rows: torch.Tensor, sampling: Sampling) -> bool:
     """Whether the kernels are for such rows, and work where these are."""
-    return rows.device.type == "cuda" and sampling.top_p == 1 and rows.dtype in TYPES and works(rows.device)
+    return rows.device.type == "cuda" and sampling.top_p == 1 and rows.dtype in TYPES and obstacle(rows.device) is None
 
 
 @cache
-def works(device: torch.device) -> bool:
-    """Whether the kernels find the winners that torch's operations find; another compiler may know nothing of what they
-    need, and then rows are raced without them."""
+def obstacle(device: torch.device) -> str | None:
+    """Why the kernels are not used on a device: there is no compiler for them, it fails, or they find other winners
+    than torch's operations. It is asked when a model is loaded, since a recording must not compile anything."""
     if not launching.installed():
-        return False
+        return launching.NOT_INSTALLED
+    try:
+        with _disable_current_modes(), once():
+            return None if _agree(device) else "they find other winners than torch"
+    except Exception as error:  # whatever a compiler for a device nobody tried may raise
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _agree(device: torch.device) -> bool:
     random = torch.Generator().manual_seed(0)
     rows = (4 * torch.randn(6, 5000, generator=random)).to(device)
     coins: list[Coins] = [(Noise(number), number) for number in range(len(rows))]
-    try:
-        for sampling in (
-            Sampling(temperature=0.8),
-            Sampling(temperature=1.3, top_k=40),
-            Sampling(temperature=1.0, min_p=0.05),
-        ):
-            ours, theirs = (kind(rows, sampling, coins).winners() for kind in (KernelRows, DeviceRows))
-            if ours != theirs:
-                return False
-    except Exception:  # whatever a compiler for a device nobody tried may raise
+    numbers = torch.tensor(counters(coins), device=device).view(len(coins), -1)
+    ids = torch.arange(200, device=device).expand(len(coins), -1)
+    if not torch.allclose(gumbel(numbers, ids, 3), by_torch(numbers, ids, 3), rtol=1e-4, atol=1e-4):
         return False
-    return True
+    settings = Sampling(temperature=0.8), Sampling(temperature=1.3, top_k=40), Sampling(temperature=1.0, min_p=0.05)
+    return all(
+        KernelRows(rows, sampling, coins).winners() == DeviceRows(rows, sampling, coins).winners()
+        for sampling in settings
+    )

@@ -48,16 +48,21 @@ def gumbel(numbers: torch.Tensor, ids: torch.Tensor, ahead: int = 0) -> torch.Te
     if ids.device.type == "cuda" and (kernels := _kernels(ids.device)) is not None:
         found: torch.Tensor = kernels.gumbel(numbers, flat, ahead)
         return found.view(ids.shape)
+    return by_torch(numbers, flat, ahead).view(ids.shape)
+
+
+def by_torch(numbers: torch.Tensor, ids: torch.Tensor, ahead: int) -> torch.Tensor:
+    """`gumbel` of tokens ``[texts, some]`` by torch's operations."""
     index, *others = numbers.T[:, :, None]
-    even, odd = _words(torch.stack([index + ahead & LOW, *others]), flat >> 1)
-    uniforms = (torch.where(flat & 1 == 0, even, odd).double() + 0.5) * BITS
-    return (-(-uniforms.log()).log()).float().view(ids.shape)
+    even, odd = _words(torch.stack([index + ahead & LOW, *others]), ids >> 1)
+    uniforms = (torch.where(ids & 1 == 0, even, odd).double() + 0.5) * BITS
+    return (-(-uniforms.log()).log()).float()
 
 
 def _kernels(device: torch.device) -> Any:
     from paceline.law import kernel_rows
 
-    return kernel_rows if kernel_rows.works(device) else None
+    return kernel_rows if kernel_rows.obstacle(device) is None else None
 
 
 def _sent(

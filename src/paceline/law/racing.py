@@ -31,7 +31,7 @@ def _words(ids, index, sample, stream, key0, key1):
 
 @triton.jit
 def _setting(numbers, place):
-    """Of all rows: the temperature, min-p, and one with the margin."""
+    """Of all rows, by place: the temperature, min-p, and 1 + the margin of rounding."""
     return tl.load(numbers + place).to(tl.float64, bitcast=True)
 
 
@@ -42,7 +42,7 @@ def _noise(numbers, row):
     return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3), tl.load(at + 4)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size", "blocks"])
 def block_maxima(rows, maxima, size, blocks, BLOCK: tl.constexpr, MANY: tl.constexpr):
     """The greatest score of every block; infinite where one is not a number. A program takes ``MANY`` blocks."""
     row = tl.program_id(0).to(tl.int64)
@@ -54,7 +54,7 @@ def block_maxima(rows, maxima, size, blocks, BLOCK: tl.constexpr, MANY: tl.const
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize=["size", "blocks", "line"])
 def bounds(
     rows, maxima, numbers, kth, found, limits, size, blocks, line,
     BLOCK: tl.constexpr, PAD: tl.constexpr, HEAVY: tl.constexpr, CUT: tl.constexpr,
@@ -88,7 +88,7 @@ def bounds(
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize=["size", "blocks", "line", "room"])
 def reached(
     rows, maxima, numbers, kth, found, limits, size, blocks, line, room,
     BLOCK: tl.constexpr, MANY: tl.constexpr, CUT: tl.constexpr,
@@ -124,7 +124,7 @@ def reached(
             tl.store(here + 2 + room + place, bits, mask=fits)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size", "row", "ahead"])
 def gumbel(ids, numbers, result, size, row, ahead, BLOCK: tl.constexpr):
     """Minus the logarithms of the exponentials of tokens so far ``ahead`` of a text's place."""
     text = tl.program_id(0).to(tl.int64)

@@ -24,12 +24,13 @@ GPUS = "cuda", "mps"
 """Kinds of GPUs, fastest first."""
 KNOWN = "choose cpu, auto, or cuda where there is one"
 HEADROOM = 1.05
-"""Memory for rows, activations and the small model, as a factor on that of the weights."""
+RESERVE = 1 << 30
+"""Memory for rows, activations and the small model: a factor on that of the weights, and bytes beside it."""
 ELSEWHERE = "so it is computed on the CPU"
 
 
 @dataclass(frozen=True)
-class Asked:
+class WantedDevice:
     """What was asked for: a device, or the fastest."""
 
     device: torch.device | None
@@ -44,9 +45,10 @@ class Asked:
             return self.device
         device = fastest(dtype)
         free = None if device.type == "cpu" else free_memory(device)
-        if free is None or needed * HEADROOM <= free:
+        whole = needed * HEADROOM + RESERVE
+        if free is None or whole <= free:
             return device
-        sizes = f"needs {needed * HEADROOM / 1e9:.1f} GB and the GPU has {free / 1e9:.1f} GB free"
+        sizes = f"needs {whole / 1e9:.1f} GB and the GPU has {free / 1e9:.1f} GB free"
         warnings.warn(f"{name} {sizes}, {ELSEWHERE}", UserWarning, stacklevel=2)
         return CPU
 
@@ -56,12 +58,12 @@ class Asked:
         return self.device if self.device is not None and self.by_argument else CPU
 
 
-def asked(given: str | int | torch.device | None) -> Asked:
+def asked(given: str | int | torch.device | None) -> WantedDevice:
     """What an argument asks for, or else ``PACELINE_DEVICE``, or else the fastest device."""
     if given is not None:
-        return Asked(None if given == AUTO else _named(given, f"device {str(given)!r}"))
+        return WantedDevice(None if given == AUTO else _named(given, f"device {str(given)!r}"))
     named = os.environ.get(VARIABLE) or AUTO
-    return Asked(None if named == AUTO else _named(named, f"device {named!r}, which {VARIABLE} names,"), False)
+    return WantedDevice(None if named == AUTO else _named(named, f"device {named!r}, which {VARIABLE} names,"), False)
 
 
 def _named(given: str | int | torch.device, said: str) -> torch.device:
@@ -79,11 +81,11 @@ def _named(given: str | int | torch.device, said: str) -> torch.device:
 def fastest(dtype: torch.dtype | None = None) -> torch.device:
     """A GPU that works, or else the CPU."""
     kinds = (kind for kind in GPUS if kind != "mps" or dtype != torch.float64)  # mps has no float64
-    return torch.device(next(filter(works, kinds), "cpu"))
+    return torch.device(next(filter(computes, kinds), "cpu"))
 
 
 @cache
-def works(kind: str) -> bool:
+def computes(kind: str) -> bool:
     """Whether there is a GPU of this kind and it computes. One that fails gets one note, which says why."""
     if kind == "mps":
         there, said = torch.backends.mps.is_available(), ""
@@ -96,7 +98,7 @@ def works(kind: str) -> bool:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=works.cache_clear)  # no fork has its parent's connection to the GPU
+    os.register_at_fork(after_in_child=computes.cache_clear)  # no fork has its parent's connection to the GPU
 
 
 def _sees_cuda() -> tuple[bool, str]:

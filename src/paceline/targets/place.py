@@ -49,10 +49,8 @@ def free_memory(device: torch.device) -> int | None:
     """Bytes that can be taken without swapping; None where that is unknown. A system that promises more memory than it
     has ends a process instead of refusing, so it is asked first."""
     if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
-            device
-        )  # which torch keeps for itself
-        return int(torch.cuda.mem_get_info(device)[0] + unused)
+        kept_by_torch = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0] + kept_by_torch)
     if device.type != "cpu":
         return None
     known = [free for free in (_available(), _left_in_group()) if free is not None]

@@ -138,7 +138,7 @@ class ReDrafter(Drafter):
         from paceline.drafters.redrafter.search import BeamSearch, shared_luck, trees
 
         head, target, noises = *self._fitted(), [SharedNoise.of(ask.state.context, self._noise) for ask in asks]
-        luck = shared_luck(noises) if target.device.type == "cpu" else None
+        luck = None if target.device.type == "cuda" else shared_luck(noises)
         numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks) if luck else noises)
         search = BeamSearch(head, target, shape, adjusting=adjusting, luck=luck)
         whole = luck is None and adjusting is None
@@ -169,7 +169,7 @@ class ReDrafter(Drafter):
         """What the search must know of the texts, sent in one copy, and what changes their logits."""
         import torch
 
-        from paceline.drafters.redrafter.search import Asked
+        from paceline.drafters.redrafter.search import SearchInputs
         from paceline.drafters.redrafter.settings import Adjusting
         from paceline.law.on_device import sent
 
@@ -177,7 +177,7 @@ class ReDrafter(Drafter):
         contexts = [ask.state.context for ask in asks]
         depths = [min(self.length, ask.budget.depth, ask.budget.nodes) for ask in asks]
         coins = [None if noise is None else noise.coins(0) for noise in noises]
-        rows, shape = Asked.of(contexts, depths, self.width, coins)
+        rows, shape = SearchInputs.of(contexts, depths, self.width, coins)
         numbers = sent(torch.tensor(rows), target.device)
         adjusts = any(context.sampling.adjusts for context in contexts)
         adjusting = Adjusting(contexts, head.token_ids, head.shape.known, target.device) if adjusts else None

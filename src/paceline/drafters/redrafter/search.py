@@ -21,6 +21,7 @@ from paceline.drafters.noise import SharedNoise, exponentials_of
 from paceline.drafters.redrafter.head import RecurrentHead
 from paceline.drafters.redrafter.settings import Adjusting
 from paceline.law import Distribution, Noise, log_normalizer
+from paceline.law.contenders import DEVICES
 from paceline.law.draws import Draws, cuts, numbers_of
 from paceline.targets.base import Target
 from paceline.tree import ROOT, Bools, DraftTree, Floats, Ints
@@ -59,7 +60,7 @@ class SearchShape:
     noisy: bool
 
 
-class Asked:
+class SearchInputs:
     """What a search must know of its texts, as numbers on its device: roots, depths, ends, and how tokens are drawn."""
 
     def __init__(self, numbers: torch.Tensor, shape: SearchShape) -> None:
@@ -105,17 +106,17 @@ class BeamSearch:
     def __call__(self, hidden: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """The levels, packed, of ``hidden`` ``[texts, width]``: what the target's head read for the last token of each
         text."""
-        asked, levels, device = Asked(numbers, self._shape), list[Level](), hidden.device
+        inputs, levels, device = SearchInputs(numbers, self._shape), list[Level](), hidden.device
         texts, hidden = len(hidden), hidden[:, None]
-        state = self._head.first(self._target.embed(asked.roots))
+        state = self._head.first(self._target.embed(inputs.roots))
         paths = torch.zeros(texts, 1, device=device)
         drafted = torch.empty(texts, 1, 0, dtype=torch.int64, device=device)
         for place in range(self._shape.length):
             logits = self._head.logits(hidden.expand(-1, state.shape[1], -1), state).float()
             if self._adjusting is not None:
                 logits = self._adjusting.apply(logits, drafted)
-            ids, scores, at = self._candidates(logits, asked.draws, place)
-            level, at = self._chosen(ids, scores, at, paths, asked, place)
+            ids, scores, at = self._candidates(logits, inputs.draws, place)
+            level, at = self._chosen(ids, scores, at, paths, inputs, place)
             levels.append(level)
             if place + 1 == self._shape.length:
                 break
@@ -148,14 +149,20 @@ class BeamSearch:
         return ids, logs.nan_to_num(nan=-torch.inf, posinf=-torch.inf), at
 
     def _chosen(
-        self, ids: torch.Tensor, scores: torch.Tensor, at: torch.Tensor, paths: torch.Tensor, asked: Asked, place: int
+        self,
+        ids: torch.Tensor,
+        scores: torch.Tensor,
+        at: torch.Tensor,
+        paths: torch.Tensor,
+        inputs: SearchInputs,
+        place: int,
     ) -> tuple[Level, torch.Tensor]:
         """The best of all candidates of each text, and their places in the head's vocabulary."""
         texts, _, count = scores.shape
         whole = (paths[..., None] + scores).view(texts, -1)
         values, numbers = whole.topk(min(self._shape.width, whole.shape[1]), dim=-1)
         tokens = ids.view(texts, -1).gather(1, numbers).masked_fill(values <= IMPOSSIBLE, NO_TOKEN)
-        ended = (tokens[..., None] == asked.ends).any(dim=-1) | (asked.depths <= place + 1)
+        ended = (tokens[..., None] == inputs.ends).any(dim=-1) | (inputs.depths <= place + 1)
         own = scores.view(texts, -1).gather(1, numbers)
         return Level(tokens, numbers // count, own, values, ended), at.view(texts, -1).gather(1, numbers)
 
@@ -168,8 +175,8 @@ class BeamSearch:
 
 
 def trees(levels: torch.Tensor, source: str, *, whole_beams: bool) -> list[DraftTree]:
-    """The draft of each text: everything that was chosen, or with ``whole_beams`` only what leads to a beam's end."""
-    """``levels`` as a search has packed them, which are read in one transfer."""
+    """The draft of each text: everything that was chosen, or with ``whole_beams`` only what leads to a beam's end.
+    ``levels`` are what a search has packed, and read in one transfer."""
     tokens, above, ended, scores = _on_host(levels)
     texts, length, width = tokens.shape
     real = tokens != NO_TOKEN
@@ -193,7 +200,8 @@ def _packed(levels: Sequence[Level]) -> torch.Tensor:
     """Tokens, numbers of beams above, ends and scores, ``[4, texts, length, width]``. A narrow first level is filled
     up."""
     first, width = levels[0].tokens, max(level.tokens.shape[1] for level in levels)
-    found = torch.full((4, len(first), len(levels), width), NO_TOKEN, dtype=torch.float64, device=first.device)
+    kind = torch.float64 if first.device.type in DEVICES else torch.float32  # which holds all ids, too
+    found = torch.full((4, len(first), len(levels), width), NO_TOKEN, dtype=kind, device=first.device)
     for number, level in enumerate(levels):
         for rows, values in zip(found, (level.tokens, level.above, level.ended, level.scores), strict=True):
             rows[:, number, : values.shape[1]] = values
@@ -222,12 +230,12 @@ def shared_luck(noises: Sequence[SharedNoise | None]) -> Luck | None:
     rows = [number for number, noise in enumerate(noises) if noise is not None]
 
     def luck(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
-        asked = ids[rows].reshape(-1).numpy()
+        asked = ids[rows].reshape(-1).numpy(force=True)
         whose = np.repeat(np.arange(len(known)), len(asked) // len(known))
         drawn = -np.log(exponentials_of(known, whose, asked, place))
-        added = torch.zeros(ids.shape)
+        added = torch.zeros(ids.shape, device="cpu")
         added[rows] = torch.from_numpy(drawn).float().view(len(rows), *ids.shape[1:])
-        return added
+        return added.to(ids.device)
 
     return luck
 

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 
 from paceline.errors import UnsupportedModel
+from paceline.law import Law, Noise, Place, Sampling, laws
+from paceline.once import once
 from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.lean import Lean
@@ -41,7 +43,8 @@ from paceline.targets.hf.probe_rows import (
 )
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.versions import refused
-from paceline.tree import EMPTY, DraftTree, Ints
+from paceline.targets.scores import Scores
+from paceline.tree import EMPTY, ROOT, DraftTree, Ints
 
 SAME_KERNELS = 0.01
 """The share of the tolerance that holds between forwards of one shape, which use the same kernels."""
@@ -52,10 +55,12 @@ BROKEN = (RuntimeError, AttributeError, AssertionError)
 FAILURES = (Unsupported, AssertionError, *UNEXPECTED)
 """What ends the probe of a mode."""
 
-USUAL_ROWS = (1, 2, 4, 8, 16, 32)
-"""The sizes of forwards that are recorded before the first text."""
+USUAL_ROWS = (32, 16, 8, 4, 2, 1)
+"""The sizes of forwards that are recorded before the first text, the one that needs most memory first."""
 USUAL_LENGTH = 1024
 """The length of text that there is room for then; more moves rows, which drops what was recorded."""
+RACED = Sampling(temperature=0.8), Sampling(temperature=0.8, top_k=20)
+"""Settings whose laws are computed in different ways."""
 LONGER = 9
 PROBED_WINDOW = 512
 """Windows of a model's own attention code are probed from behind them, up to this size."""
@@ -74,18 +79,28 @@ def prepare(target: HFTarget) -> HFTarget:
 
 def _record_usual(target: HFTarget) -> None:
     """Record forwards of usual sizes, so that the first text need not."""
-    if target.fixed is None or not target.fixed.ahead or target.fixed.refused is not None:
+    fixed = target.fixed
+    if fixed is None or not fixed.ahead or fixed.refused is not None or target.mode is not Mode.PACKED:
         return
     most = USUAL_LENGTH if target.context_length is None else min(USUAL_LENGTH, target.context_length)
     rows = target.open(most)
     try:
         feed(target, rows, Request.of_prompt(rows, tokens(target, PREFIX)))
         for size in USUAL_ROWS:
-            if target.fixed.refused is None and PREFIX + size <= most:
-                target.submit([Request.of_tree(rows, 1, DraftTree.chain(tokens(target, size)[1:]))]).result()
+            if fixed.refused is None and PREFIX + size <= most:
+                draft = DraftTree.chain(tokens(target, size)[1:])
+                (scores,) = target.submit([Request.of_tree(rows, 1, draft)]).result()
                 rows.keep([])
+        with once():
+            _race(scores, rows.tokens)
     finally:
         rows.close()
+
+
+def _race(scores: Scores, text: Ints) -> None:
+    """Choose a token as texts do, so that what this needs is compiled."""
+    for sampling in RACED:
+        laws([Place(Law(sampling, len(text)), scores.row(ROOT), text, Noise(0))])
 
 
 def _try_lean(target: HFTarget) -> None:

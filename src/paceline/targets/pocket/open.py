@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from paceline.errors import InputError
-from paceline.targets.device import HEADROOM, Asked
+from paceline.targets.device import HEADROOM, WantedDevice
 from paceline.targets.hf.integers.target import IntegerTarget, check_place
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.place import free_memory
@@ -25,7 +25,7 @@ change a text from run to run."""
 def open_bundled(
     name: str,
     dtype: torch.dtype | None,
-    where: Asked,
+    where: WantedDevice,
     bits: int | None = None,
     fixed_shapes: bool | None = None,
 ) -> HFTarget:
@@ -67,7 +67,9 @@ def _shaped(ballast: Ballast) -> tuple[Bundle, ModelShape]:
     return bundle, choose_shape(ballast, bundle.config)
 
 
-def _with_ballast(name: str, dtype: torch.dtype, where: Asked, bits: int | None, fixed_shapes: bool | None) -> HFTarget:
+def _with_ballast(
+    name: str, dtype: torch.dtype, where: WantedDevice, bits: int | None, fixed_shapes: bool | None
+) -> HFTarget:
     ballast = read_ballast(name)
     needed = ballast.size * dtype.itemsize
     device = where.for_integers() if bits is not None else where.for_floats(name, needed, dtype)

@@ -1,5 +1,5 @@
 """Drafts of one token after another, recorded: a forward over the unread tokens that chooses the first token, and one
-over a single token that chooses the next, each played without a word from the host.
+over a single token that chooses the next. All are played one behind the other, and the host waits once.
 
 Where a link reads and writes, and what it chooses by, are numbers on the device that move on with every link. The host
 fills them in before a draft, and reads all tokens behind it.
@@ -21,18 +21,21 @@ from paceline.targets.hf.fixed.capture import Leave, pass_by
 from paceline.targets.hf.fixed.shapes import ForwardShape, slots_of
 from paceline.targets.hf.fixed.step import Result, Step
 from paceline.targets.hf.path import ForwardJob
+from paceline.tree import Floats
 
 CANDIDATES = 256
-"""The best tokens, among which one is chosen."""
+"""The best tokens, of which one is chosen."""
 DEPTH = 64
 """The longest draft that is recorded."""
 LAST, LIVE = NUMBERS, NUMBERS + 1
 """Behind the numbers of a text's draws: its last unread row, and whether it is there at all."""
+LEAST = 2
+"""Links that are tried when a draft is recorded: one of each kind."""
 SPARE = 4
 """Levels that only a recording in the making reaches."""
 TOKENS, CHANCES = 0, 1
-ROUNDING = 0.05
-"""Of a logarithm of a chance."""
+NEAR = 0.05
+"""How far logarithms of chances may lie apart."""
 
 
 @dataclass(frozen=True)
@@ -122,32 +125,35 @@ class Links:
         self._level += 1
         return result
 
-    def play(self, chains: Sequence[Chain], plays: Sequence[Callable[[Leave], Result]]) -> None:
+    def play(self, plays: Sequence[Callable[[Leave], Result]], depth: int) -> None:
         """A draft that was filled in."""
         first, following = plays
         first(pass_by)
-        for _ in range(max(chain.depth for chain in chains) - 1):
+        for _ in range(depth - 1):
             following(pass_by)
 
     def read(self, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted]:
-        """What was drafted, in one copy; each draft ends behind the first token that nothing follows."""
+        """What was drafted; each draft ends behind the first token that nothing follows."""
         depth = max(chain.depth for chain in chains)
+        levels = self.levels(job, depth)
+        return [_cut(chain, levels[:, :, number], depth) for number, chain in enumerate(chains)]
+
+    def levels(self, job: ForwardJob, depth: int) -> Floats:
+        """Tokens and logarithms of chances ``[2, depth, texts]``, in one copy."""
         places = [slot - self.shape.first.first for slot in slots_of(job)]
-        drafted = self._drafted[:, :depth].numpy(force=True)
-        return [_cut(chain, drafted[:, :, place], depth) for chain, place in zip(chains, places, strict=True)]
+        found: Floats = self._drafted[:, :depth].numpy(force=True)[:, :, places]
+        return found
 
 
-def alike(one: Drafted, other: Drafted) -> bool:
-    """Whether two drafts differ by rounding alone, as far as they have the same tokens."""
-    for ours, theirs, *scores in zip(one.tokens, other.tokens, one.scores, other.scores, strict=False):
-        if abs(scores[0] - scores[1]) > ROUNDING:
-            return False
-        if ours != theirs:
-            return True
-    return len(one.tokens) == len(other.tokens)
+def alike(one: Floats, other: Floats) -> bool:
+    """Whether what was played twice differs by rounding alone, as far as each text has the same tokens."""
+    same = np.cumprod(one[TOKENS] == other[TOKENS], axis=0)
+    before = np.concatenate([np.ones_like(same[:1]), same[:-1]])
+    gaps = np.abs(np.nan_to_num(one[CHANCES], neginf=-1e9) - np.nan_to_num(other[CHANCES], neginf=-1e9))
+    return bool((gaps * before <= NEAR).all())
 
 
-def _cut(chain: Chain, drafted: np.ndarray, forwards: int) -> Drafted:
+def _cut(chain: Chain, drafted: Floats, forwards: int) -> Drafted:
     """The draft up to the first token that nothing follows, or to a row of no numbers."""
     tokens = drafted[TOKENS, : chain.depth].astype(np.int64).tolist()
     scores = drafted[CHANCES, : chain.depth].tolist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -11,17 +10,20 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from paceline import launching
+from paceline.law import kernel_rows
 from paceline.once import once
 from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows
 from paceline.targets.chains import Chain, Drafted
 from paceline.targets.hf.fixed.capture import CapturesGraphs, Leave, Recorder, Uncapturable, direct, rehearse
-from paceline.targets.hf.fixed.links import DEPTH, Links, LinkShape, alike, job_of
+from paceline.targets.hf.fixed.links import DEPTH, LEAST, Links, LinkShape, alike, job_of
+from paceline.targets.hf.fixed.recordings import Recordings
 from paceline.targets.hf.fixed.shapes import ROWS, TENTATIVE, ForwardShape, rounds_well, slots_of
 from paceline.targets.hf.fixed.slab import Slab, SlabRows
 from paceline.targets.hf.fixed.step import Result, Step
 from paceline.targets.hf.fixed.whole import Function, WholeFunctions
-from paceline.targets.hf.gpu.trial import obstacle
+from paceline.targets.hf.gpu import trial
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward, Unsupported
 from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found
@@ -29,7 +31,7 @@ from paceline.targets.hf.snapshot import ModelSnapshot
 
 T = TypeVar("T")
 RECORDINGS = 48
-"""Shapes whose recordings are kept; the least recently used one is dropped first."""
+"""Shapes of each kind whose recordings are kept."""
 REPLAY = 0.05
 """How far a first replay may lie from the call that it repeats: root mean square, as a share of the logits' standard
 deviation."""
@@ -59,16 +61,27 @@ class FixedPath(ForwardPath):
         self.lean: Lean | None = None
         """Computes the model instead of its own forward, where the probe found both equal."""
         self.slab = Slab(on_move=self.forget)
-        self.recorded: OrderedDict[ForwardShape, tuple[Step, Callable[[Leave], Result]]] = OrderedDict()
-        self.linked: OrderedDict[LinkShape, tuple[Links, list[Callable[[Leave], Result]]]] = OrderedDict()
+        self.recorded = Recordings[ForwardShape, tuple[Step, Callable[[Leave], Result]]](RECORDINGS)
+        self.linked = Recordings[LinkShape, tuple[Links, list[Callable[[Leave], Result]]]](RECORDINGS)
         self.refused: str | None = None
         """Why nothing is recorded any more."""
-        self.without_kernels: str | None = obstacle(device, own.model.dtype) if device.type == "cuda" else OFF_CUDA
+        self.without_kernels: str | None = self._without_kernels(device) if device.type == "cuda" else OFF_CUDA
         """Why layers are computed by torch's operations instead of the kernels of `gpu`."""
-        self._too_large: set[ForwardShape] = set()
+        self._too_large: set[Hashable] = set()
         self._snapshot: ModelSnapshot | None = None
         self._warned: set[str] = set()
         self._outlet: torch.Tensor | None = None
+
+    def _without_kernels(self, device: torch.device) -> str | None:
+        """Have kernels compiled and tried, those of the race for a token, too."""
+        reasons = {
+            "kernels of layers": trial.obstacle(device, self._own.model.dtype),
+            "kernels of the race": kernel_rows.obstacle(device),
+        }
+        for what, reason in reasons.items():
+            if reason not in (None, launching.NOT_INSTALLED):
+                warnings.warn(f"{what} are not used, which costs speed and nothing else: {reason}", UserWarning, 4)
+        return reasons["kernels of layers"]
 
     @classmethod
     def of(cls, own: OwnForward, *, wanted: bool | None, switching: bool) -> FixedPath | None:
@@ -129,7 +142,7 @@ class FixedPath(ForwardPath):
             slotted(request.rows).mark_written()
         return found
 
-    def _tried(self, shape: ForwardShape, function: Callable[[], T | None]) -> T | None:
+    def _tried(self, shape: Hashable, function: Callable[[], T | None]) -> T | None:
         """What a function of recordings finds; None where it cannot be recorded, or must not be any more."""
         if shape in self._too_large:
             return None
@@ -149,14 +162,15 @@ class FixedPath(ForwardPath):
         depth = max((chain.depth for chain in chains), default=0)
         if not 0 < depth <= DEPTH or not self.takes(job := job_of(chains)):
             return None
-        if not self.slab.fits(max(request.end for request in job.requests) + depth):
+        ahead = max(depth, LEAST)
+        if not self.slab.fits(max(request.end for request in job.requests) + ahead):
             return None
         any_length = self.without_kernels is None
-        first = ForwardShape.of(job, self.slab.capacity, any_length=any_length, ahead=depth)
+        first = ForwardShape.of(job, self.slab.capacity, any_length=any_length, ahead=ahead)
         shape = LinkShape.of(chains, first)
         for chain in chains:
             chain.rows.note(chain.tokens)
-        drafts = self._tried(first, lambda: self._linked(shape, chains, job))
+        drafts = self._tried(shape, lambda: self._linked(shape, chains, job))
         if drafts is None:
             for chain in chains:
                 chain.rows.note(NO_TOKENS)
@@ -167,7 +181,8 @@ class FixedPath(ForwardPath):
 
     def played(self, key: Hashable, function: Function, given: Sequence[torch.Tensor]) -> torch.Tensor:
         """`Target.played`: recorded as long as forwards are, for it may read the model's weights."""
-        if self.refused is not None or self.obstacle() is not None:
+        autocast = torch.is_autocast_enabled(self._own.model.device.type)
+        if self.refused is not None or autocast or self.obstacle() is not None:
             return function(*given)
         return self.wholes.played(key, function, given)
 
@@ -182,12 +197,12 @@ class FixedPath(ForwardPath):
     def _linked(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted] | None:
         """By the recordings of this shape, which are made if there are none; None if the model must not be recorded as
         it is."""
-        kept = self.linked.get(shape)
+        kept = self.linked.used(shape)
         drafts = None
         if kept is not None:
             links, plays = kept
             links.fill(chains, job)
-            links.play(chains, plays)
+            links.play(plays, max(chain.depth for chain in chains))
             drafts = links.read(chains, job)
         if (obstacle := self.obstacle()) is not None:
             self._warn_once(obstacle)
@@ -196,24 +211,22 @@ class FixedPath(ForwardPath):
 
     def _recorded_links(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted]:
         """Call, record, play; a draft that differs from the one that was called is never played again."""
+        least = max(LEAST, *(chain.depth for chain in chains))  # links of both kinds are tried
         with once():
             links = Links(shape, self._step)
             links.fill(chains, job)
-            rehearse(partial(links.play, chains, links.functions))
-            expected = links.read(chains, job)
+            rehearse(partial(links.play, links.functions, least))
+            expected = links.levels(job, least)
             plays = list[Callable[[Leave], Result]]()
             for function in links.functions:
                 links.fill(chains, job)  # recording moves it on
                 plays.append(self._record(function))
         links.fill(chains, job)
-        links.play(chains, plays)
-        found = links.read(chains, job)
-        if not all(map(alike, found, expected)):
+        links.play(plays, least)
+        if not alike(links.levels(job, least), expected):
             raise Uncapturable("a draft that is played is not what was recorded")
-        self.linked[shape] = links, plays
-        while len(self.linked) > RECORDINGS:
-            self.linked.popitem(last=False)
-        return found
+        self.linked.keep(shape, (links, plays))
+        return links.read(chains, job)
 
     def _step(self, shape: ForwardShape) -> Step:
         lean = self.lean if self.lean is not None and self.lean.ready() else None
@@ -223,15 +236,14 @@ class FixedPath(ForwardPath):
     def _found(self, shape: ForwardShape, job: ForwardJob) -> Found | None:
         """From the recording of this shape, which is made if there is none; None if the model must not be recorded as
         it is."""
-        replayed = self._replayed(shape, job) if shape in self.recorded else None
+        recorded = self.recorded.used(shape)
+        replayed = None if recorded is None else self._replayed(*recorded, job)
         if (obstacle := self.obstacle()) is not None:  # looked up while the device computes
             self._warn_once(obstacle)
             return None
         return replayed if replayed is not None and shape in self.recorded else self._recorded(shape, job)
 
-    def _replayed(self, shape: ForwardShape, job: ForwardJob) -> Found:
-        self.recorded.move_to_end(shape)
-        step, replay = self.recorded[shape]
+    def _replayed(self, step: Step, replay: Callable[[Leave], Result], job: ForwardJob) -> Found:
         step.fill(job)
         return step.found(replay, job, job.hear)
 
@@ -259,9 +271,7 @@ class FixedPath(ForwardPath):
         found = step.found(replay, job, job.hear)
         if not _agree(found, expected):
             raise Uncapturable("a replay is not what was recorded")
-        self.recorded[shape] = step, replay
-        while len(self.recorded) > RECORDINGS:
-            self.recorded.popitem(last=False)
+        self.recorded.keep(shape, (step, replay))
         return found
 
     def _outlet_for(self, rows: int, like: torch.Tensor) -> torch.Tensor:

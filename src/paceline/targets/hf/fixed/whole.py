@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from paceline.once import once
 from paceline.targets.hf.fixed.capture import Leave, Recorder, Uncapturable, pass_by, rehearse
+from paceline.targets.hf.fixed.recordings import Recordings
 
 KEPT = 32
-"""Recordings that are kept; the least recently used one is dropped first."""
-ROUNDING = 1e-3
+APART = 1e-3
 """How far what is played may lie from what was called."""
 
 Function = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording, with the memory that tensors are copied to. The function is held, so that a key may have the address
+    of what it uses."""
+
+    memory: list[torch.Tensor]
+    play: Callable[[Leave], torch.Tensor]
+    function: Function
 
 
 class WholeFunctions:
@@ -25,22 +35,19 @@ class WholeFunctions:
     def __init__(self, record: Recorder, forgiven: tuple[type[Exception], ...]) -> None:
         self._record = record
         self._forgiven: tuple[type[Exception], ...] = (Uncapturable, torch.OutOfMemoryError, *forgiven)
-        self.recorded: OrderedDict[Hashable, tuple[list[torch.Tensor], Callable[[Leave], torch.Tensor]]] = OrderedDict()
-        self._held: dict[Hashable, Function] = {}
-        """What a key was made of must not be replaced by something at its address."""
+        self.recorded = Recordings[Hashable, Recorded](KEPT)
         self._refused: set[Hashable] = set()
 
     def played(self, key: Hashable, function: Function, given: Sequence[torch.Tensor]) -> torch.Tensor:
         if key in self._refused:
             return function(*given)
         try:
-            if key not in self.recorded:
+            recorded = self.recorded.used(key)
+            if recorded is None:
                 return self._recorded(key, function, given)
-            self.recorded.move_to_end(key)
-            memory, play = self.recorded[key]
-            for place, values in zip(memory, given, strict=True):
+            for place, values in zip(recorded.memory, given, strict=True):
                 place.copy_(values, non_blocking=True)
-            return play(pass_by)
+            return recorded.play(pass_by).clone()
         except self._forgiven as error:
             self.forget()
             self._refused.add(key)
@@ -55,13 +62,10 @@ class WholeFunctions:
             expected = rehearse(lambda: function(*memory)).clone()
             play = self._record(lambda leave: function(*memory))
         found = play(pass_by)
-        if not torch.allclose(found, expected, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
+        if not torch.allclose(found, expected, rtol=APART, atol=APART, equal_nan=True):
             raise Uncapturable("what is played is not what was recorded")
-        self.recorded[key], self._held[key] = (memory, play), function
-        while len(self.recorded) > KEPT:
-            self._held.pop(self.recorded.popitem(last=False)[0])
-        return found
+        self.recorded.keep(key, Recorded(memory, play, function))
+        return found.clone()
 
     def forget(self) -> None:
         self.recorded.clear()
-        self._held.clear()

@@ -1,4 +1,4 @@
-"""A layer in ten kernels: what torch computes in three dozen small ones, written in Triton for recorded forwards.
+"""Kernels for the layers of recorded forwards, written in Triton: ten for a layer, where torch starts three dozen.
 
 `layer` and `attention` hold the kernels, `running` starts them, `operations` and `block` put them where the lean
 forward and the models' own attention ask for them, and `trial` compares them with torch's before a model uses them.

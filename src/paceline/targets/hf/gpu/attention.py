@@ -31,7 +31,7 @@ def _visible(
 
 
 # fmt: off
-@triton.jit
+@triton.jit(do_not_specialize=["n", "window"])
 def attend(
     queries, keys, values, result, parts, sums,
     committed, fresh, tentative, seen, positions, sinks,
@@ -43,7 +43,7 @@ def attend(
 ):
 # fmt: on
     """``result`` ``[rows, heads, value width]`` where the text is not split; else ``parts`` and their ``sums``."""
-    head, kv_heads = tl.program_id(1), tl.num_programs(1)
+    head, kv_heads = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     slot, split = (tl.program_id(2) // SPLITS).to(tl.int64), tl.program_id(2) % SPLITS
     of_head = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = of_head < GROUP * n

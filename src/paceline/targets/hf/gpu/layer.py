@@ -73,7 +73,7 @@ def rotate_and_write(
     """Norms and rotates queries and keys, and writes keys and values to their slots; a program for each head of a
     row. ``together`` holds the row's queries, keys and values one behind the other. Sines of the first half of a head
     are negated."""
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     slot, place = row // n, tl.load(places + row)
     d = tl.arange(0, PAD)
     inside = d < WIDTH
@@ -122,7 +122,7 @@ def write(
     PAD: tl.constexpr,
 ):
     """Writes keys and values to their slots; a program for each head of a row."""
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     slot, place = row // n, tl.load(places + row)
     d = tl.arange(0, PAD)
     x = tl.load(new_keys + row * new_key_row + head * new_key_head + d, mask=d < WIDTH, other=0.0)

@@ -21,7 +21,7 @@ class LayerKernels(Operations):
 
     def norm(self, states: torch.Tensor, norm: Any) -> torch.Tensor:
         weight = weight_of(norm)
-        if weight.dtype != states.dtype:
+        if weight.dtype != states.dtype or states.shape[:-2].numel() != 1:
             return super().norm(states, norm)
         return running.add_norm(states, None, weight, norm.variance_epsilon)[1]
 
@@ -38,7 +38,7 @@ class LayerKernels(Operations):
         assert isinstance(rows, KernelBlock), "kernels write to slots"
         norms, kinds = None, {heads.all.dtype, *(part.dtype for part in cos_sin)}
         if layer.norms is not None:
-            query, key = (running.Head(weight_of(norm), norm.variance_epsilon) for norm in layer.norms)
+            query, key = (running.HeadNorm(weight_of(norm), norm.variance_epsilon) for norm in layer.norms)
             norms, kinds = (query, key), kinds | {query.weight.dtype, key.weight.dtype}
         slots = rows.slots(place)
         if len(kinds | {slots[0].dtype}) > 1:

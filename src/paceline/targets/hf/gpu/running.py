@@ -19,11 +19,11 @@ WAVES = 2
 SPLITS = 64
 """The most parts of a text."""
 KEYS = 64
-"""Keys that a program reads at a time; half of them where a head is wide or in float32."""
-LEAST_ROWS, ROWS = 16, 64
-"""Rows of a head in one program: tensor cores want 16, and more than 64 do not fit beside a wide head."""
+"""Keys that a program reads at a time; half of them where a head is wide, and half where it is in float32."""
+LEAST_ROWS, MOST_ROWS = 16, 64
+"""Rows of a head in one program: tensor cores want 16, and more than 64 do not fit into registers."""
 WIDE = 128
-PIECE = 1024
+GATED = 1024
 """Of a row of the gated states, in one program."""
 
 
@@ -55,13 +55,13 @@ def width_of(states: torch.Tensor) -> int:
 def gate(gates: torch.Tensor, ups: torch.Tensor) -> torch.Tensor:
     width, rows = gates.shape[-1], gates.shape[-2]
     result = torch.empty(gates.shape, dtype=gates.dtype, device=gates.device)
-    strides, grid = (width_of(gates), width_of(ups)), (rows, -(-width // PIECE))
-    launching.launch(layer.gate, grid, gates, ups, result, width, *strides, BLOCK=PIECE)
+    strides, grid = (width_of(gates), width_of(ups)), (rows, -(-width // GATED))
+    launching.launch(layer.gate, grid, gates, ups, result, width, *strides, BLOCK=GATED)
     return result
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadNorm:
     """The weight of a norm of heads, and its epsilon."""
 
     weight: torch.Tensor
@@ -71,7 +71,7 @@ class Head:
 def rotate_and_write(
     heads: Heads,
     cos_sin: tuple[torch.Tensor, torch.Tensor],
-    norms: tuple[Head, Head] | None,
+    norms: tuple[HeadNorm, HeadNorm] | None,
     slots: tuple[torch.Tensor, torch.Tensor],
     inputs: Inputs,
 ) -> torch.Tensor:
@@ -80,7 +80,7 @@ def rotate_and_write(
     (_, rows, every, width), together = heads.all.shape, heads.all
     queries = together.new_empty((1, rows, heads.queries, width))
     cosines, sines = (part.reshape(rows, width) for part in cos_sin)
-    query_norm, key_norm = norms or (Head(cosines, 0.0), Head(cosines, 0.0))
+    query_norm, key_norm = norms or (HeadNorm(cosines, 0.0), HeadNorm(cosines, 0.0))
     launching.launch(
         layer.rotate_and_write,
         (rows, every),
@@ -124,9 +124,7 @@ def attend(
     queries = queries if queries.stride(-1) == 1 else queries.contiguous()
     (_, heads, rows, width), kv_heads, value_width = queries.shape, keys.shape[1], values.shape[3]
     group, n, count = heads // kv_heads, inputs.places.shape[1], len(inputs.places)
-    at_once = min(ROWS if max(width, value_width) <= WIDE else ROWS // 2, max(LEAST_ROWS, power(group * n)))
-    narrow = max(width, value_width) > WIDE or queries.dtype == torch.float32
-    read = KEYS // 2 if narrow else KEYS
+    at_once, read = tile(group * n, max(width, value_width), queries.dtype)
     programs = -(-group * n // at_once) * kv_heads * count
     splits = splits_of(programs, keys.shape[2] // read, queries.device)
     result = queries.new_empty((1, rows, heads, value_width))
@@ -154,7 +152,7 @@ def attend(
         WINDOW=options.window is not None,
         SOFTCAP=options.softcap is not None,
         SINKS=options.sinks is not None,
-        num_warps=4,
+        num_warps=8 if at_once == MOST_ROWS else 4,
         num_stages=2,
     )
     if not whole:
@@ -166,9 +164,16 @@ def attend(
             VALUE_PAD=power(value_width),
             SPLITS=splits,
             SINKS=options.sinks is not None,
-            num_warps=1,
+            num_warps=4,
         )
     return result.transpose(1, 2)
+
+
+def tile(rows: int, width: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Rows of a head and keys that a program has in registers at a time."""
+    wide = dtype == torch.float32, width > WIDE, dtype == torch.float32 and width > WIDE // 2
+    most = max(LEAST_ROWS, MOST_ROWS >> sum(wide))
+    return min(most, power(rows)), KEYS >> sum(wide[:2])
 
 
 def splits_of(programs: int, blocks: int, device: torch.device) -> int:

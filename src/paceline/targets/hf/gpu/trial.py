@@ -1,5 +1,5 @@
-"""Whether the kernels can be used: there is a triton for the device, and on numbers that cover what they treat apart
-they find what torch's operations find."""
+"""Whether the kernels can be used: they compile for the device, and compute what torch's operations compute, with and
+without windows, soft-caps and sinks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from paceline import launching
+from paceline.once import once
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import AttentionOptions
@@ -33,9 +35,10 @@ def obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
     if dtype not in TYPES:
         return f"they know no {str(dtype).removeprefix('torch.')}"
     if not launching.installed():
-        return "triton is not installed"
+        return launching.NOT_INSTALLED
     try:
-        return _difference(device, dtype)
+        with _disable_current_modes(), once():
+            return _difference(device, dtype)
     except Exception as error:  # whatever a compiler for a device nobody tried may raise
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
