@@ -26,10 +26,12 @@ def raced(rows: torch.Tensor, sampling: Sampling) -> list[Distribution | None]:
     return KernelRows(rows.to(DEVICE), sampling, coins_of(len(rows))).laws()
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=str)
-@pytest.mark.parametrize("kind", ROWS)
+PAIRS = [(kind, CUTS[number % len(CUTS)]) for number, kind in enumerate(ROWS)] + [("usual", cut) for cut in CUTS]
+
+
+@pytest.mark.parametrize(("kind", "cut"), PAIRS, ids=str)
 def test_the_winner_is_the_one_of_the_whole_row(kind: str, cut: dict[str, Any]) -> None:
-    rows = rows_of(kind, 3).float()
+    rows = rows_of(kind, 2).float()
     for temperature in (0.3, 1.0):
         sampling = Sampling(temperature=temperature, **cut)
         check(raced(rows, sampling), rows, sampling)
@@ -113,7 +115,6 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_that_find_other_winners_are_not_used(
     mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert obstacle.__wrapped__(DEVICE) is None
     mistake(monkeypatch)
     said = "RuntimeError: no such instruction" if mistake is nothing else "they find other winners than torch"
     assert obstacle.__wrapped__(DEVICE) == said
@@ -145,8 +146,8 @@ def test_what_the_kernels_are_not_for_is_raced_without_them() -> None:
 
 
 def test_a_text_is_the_same_by_any_race() -> None:
-    """Two dozen rows of one text, each chosen from the shortlist and from the whole row."""
-    rows, sampling, noise = rows_of("usual", 24), Sampling(temperature=1.1), Noise(11)
+    """Eight rows of one text, each chosen from the shortlist and from the whole row."""
+    rows, sampling, noise = rows_of("usual", 8), Sampling(temperature=1.1), Noise(11)
     coins = [(noise, 50 + number) for number in range(len(rows))]
     laws = KernelRows(rows.to(DEVICE), sampling, coins).laws()
     for (_, index), row, law in zip(coins, rows, laws, strict=True):

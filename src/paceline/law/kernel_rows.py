@@ -94,7 +94,7 @@ def obstacle(device: torch.device) -> str | None:
 
 def _agree(device: torch.device) -> bool:
     random = torch.Generator().manual_seed(0)
-    rows = (4 * torch.randn(6, 5000, generator=random)).to(device)
+    rows = (4 * torch.randn(3, 5000, generator=random)).to(device)
     coins: list[Coins] = [(Noise(number), number) for number in range(len(rows))]
     numbers = torch.tensor(counters(coins), device=device).view(len(coins), -1)
     ids = torch.arange(200, device=device).expand(len(coins), -1)
