@@ -16,7 +16,7 @@ from triton.compiler import ASTSource
 
 from paceline import launching
 from paceline.law import Noise, Sampling
-from paceline.law.kernel_rows import KernelRows, gumbel
+from paceline.law.kernel_rows import KernelRows, in_one_kernel
 from paceline.targets.hf.attention import AttentionOptions
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.shapes import ForwardShape
@@ -113,7 +113,7 @@ def main() -> None:
                 KernelRows(
                     torch.zeros(2, 5000, dtype=dtype), Sampling(temperature=1.0, **cut), [(Noise(1), 2)] * 2
                 ).lines()
-            gumbel(torch.zeros((2, 5), dtype=torch.int64), torch.zeros((2, 64), dtype=torch.int64), 0)
+            in_one_kernel(torch.zeros((2, 5), dtype=torch.int64), torch.zeros((2, 64), dtype=torch.int64), 0)
             for width, rows in HEADS:
                 slots = (torch.zeros((1, 2, 4096, width), dtype=dtype),) * 2
                 queries = torch.zeros((1, 8, rows, width), dtype=dtype)

@@ -11,9 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine import write
 from families import build
 from paceline.drafters import make_drafter
-from paceline.law import Distribution, KeyedDice, Law, Noise, Place, Sampling, Stream, laws
+from paceline.law import Distribution, KeyedDice, Law, Noise, Place, Sampling, Stream, device_rows, laws
 from paceline.law import contenders as module
-from paceline.law.contenders import DeviceRows, contenders, on_host
+from paceline.law.contenders import contenders, on_host
+from paceline.law.device_rows import DeviceRows
 from paceline.law.noise import kernels
 from paceline.law.on_device import upper_words
 from paceline.targets.hf.target import HFTarget
@@ -145,8 +146,10 @@ def lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def other_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = module.upper_words
-    monkeypatch.setattr(module, "upper_words", lambda coins, *rest: draw([(noise, i + 1) for noise, i in coins], *rest))
+    draw = device_rows.upper_words
+    monkeypatch.setattr(
+        device_rows, "upper_words", lambda coins, *rest: draw([(noise, i + 1) for noise, i in coins], *rest)
+    )
 
 
 def everything_in_the_nucleus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +338,7 @@ def test_the_host_sends_once_and_waits_once_for_all_rows(cut: dict[str, Any]) ->
 def test_rows_with_too_many_tokens_for_the_transfer_take_another(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, sampling = torch.cat([rows_of("flat", 3), rows_of("peaked", 3)]), Sampling(temperature=0.5, top_k=900)
     expected = few(rows, sampling, "device")
-    monkeypatch.setattr(module, "CROSSING", 4)
+    monkeypatch.setattr(device_rows, "CROSSING", 4)
     for one, other in zip(few(rows, sampling, "device"), expected, strict=True):
         assert one is not None
         assert other is not None

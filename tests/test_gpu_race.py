@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 from paceline import launching
 from paceline.law import Distribution, KeyedDice, Law, Noise, Sampling
 from paceline.law import kernel_rows as race
-from paceline.law.contenders import DeviceRows
+from paceline.law.device_rows import DeviceRows
 from paceline.law.kernel_rows import KernelRows, fits, obstacle
 from paceline.targets.hf.fixed.capture import rehearse
 from test_contenders import NONE, ROWS, check, coins_of, rows_of
@@ -125,7 +125,7 @@ def test_noise_by_a_kernel_is_the_public_noise() -> None:
     coins = [(Noise(3, 1), 17), (Noise(2**63 + 5), 4)]
     numbers = torch.tensor(race.counters(coins)).view(2, 5).to(DEVICE)
     for ahead in (0, 3):
-        found = race.gumbel(numbers, ids.to(DEVICE), ahead).cpu().numpy()
+        found = race.in_one_kernel(numbers, ids.to(DEVICE), ahead).cpu().numpy()
         wanted = [noise.gumbel(index + ahead, row.numpy()) for (noise, index), row in zip(coins, ids, strict=True)]
         np.testing.assert_allclose(found, np.stack(wanted), rtol=1e-5, atol=1e-5)
 

@@ -44,29 +44,19 @@ left; those whose times are within `MARGIN` of each other go to numpy. Under top
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from paceline.law.device_rows import Coins, DeviceRows, Shortlist
 from paceline.law.distribution import Distribution
-from paceline.law.noise import Noise, Stream, kernels
-from paceline.law.on_device import ascending, upper_words
+from paceline.law.kernel_rows import KernelRows, fits
+from paceline.law.noise import kernels
 from paceline.law.settings import Sampling
-from paceline.law.warp import check_peak, tempered
 
-HEAVY = 4
-MARGIN = 2.0**-20
-BLOCK = 128
-"""Tokens that are compared with one number."""
 ROOM = 1024
 """Tokens of a row that are kept on the host until the bound on the time has come down."""
-CROSSING = 512
-"""Tokens of a row that there is room for in the transfer from another device."""
 SMALL, LARGE = 4096, 1 << 24
 """Rows of vocabularies up to the first are copied whole; for sums over more tokens than the second the margin would be
 too small."""
@@ -75,9 +65,6 @@ TOGETHER = 1 << 22
 HOST = "cpu"
 DEVICES = frozenset({HOST, "cuda"})
 """Devices that have float64."""
-
-Coins = tuple[Noise, int]
-"""The noise that decides, and the index in the token list."""
 
 
 def contenders(rows: Sequence[torch.Tensor], sampling: Sampling, coins: Sequence[Coins]) -> list[Distribution | None]:
@@ -89,34 +76,10 @@ def contenders(rows: Sequence[torch.Tensor], sampling: Sampling, coins: Sequence
     found: list[Distribution | None] = []
     for start in range(0, len(rows), at_once := max(1, TOGETHER // size)):
         some = slice(start, start + at_once)
-        found += _rows_of(torch.stack(list(rows[some])), sampling, coins[some]).laws()
+        some_rows = torch.stack(list(rows[some]))
+        kind = KernelRows if fits(some_rows, sampling) else DeviceRows
+        found += kind(some_rows, sampling, coins[some]).laws()
     return found
-
-
-def _rows_of(rows: torch.Tensor, sampling: Sampling, coins: Sequence[Coins]) -> DeviceRows:
-    """By kernels of their own where there are some for the device."""
-    if rows.device.type == HOST:
-        return DeviceRows(rows, sampling, coins)
-    from paceline.law.kernel_rows import KernelRows, fits
-
-    return (KernelRows if fits(rows, sampling) else DeviceRows)(rows, sampling, coins)
-
-
-@dataclass(frozen=True)
-class Shortlist:
-    """The tokens of one row that can win, on the host, ids ascending; empty where the whole row has to decide."""
-
-    ids: NDArray[np.int64]
-    scores: NDArray[np.float64]
-    peak: float
-    """The greatest score of the whole row."""
-
-    def law(self, sampling: Sampling) -> Distribution:
-        """The tokens that survive min-p, with their weights in the whole row's law."""
-        check_peak(self.peak)
-        weights = tempered(self.scores, self.peak, sampling.temperature)
-        kept = np.flatnonzero((weights > 0) & (weights >= sampling.min_p))
-        return Distribution(self.ids[kept], weights[kept])
 
 
 def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution | None:
@@ -133,148 +96,3 @@ def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution
         return None
     ids = np.sort(ids[:count])
     return Shortlist(ids, scores[ids].astype(np.float64), peak).law(sampling)
-
-
-class DeviceRows:
-    """Adjusted rows ``[rows, vocabulary]`` on a device that has float64, whose races are computed together."""
-
-    def __init__(self, rows: torch.Tensor, sampling: Sampling, coins: Sequence[Coins]) -> None:
-        self._rows, self._sampling, self._coins = rows, sampling, coins
-        k, size = sampling.top_k, rows.shape[1]
-        self._kth = rows.topk(k, dim=1).values[:, -1:].contiguous() if 0 < k < size else None
-
-    @cached_property
-    def _words(self) -> torch.Tensor:
-        return upper_words(self._coins, -(-self._rows.shape[1] // BLOCK) * BLOCK, self._rows.device)
-
-    @cached_property
-    def _maxima(self) -> torch.Tensor:
-        return block_maxima(self._rows)
-
-    @cached_property
-    def _peaks(self) -> torch.Tensor:
-        return self._maxima.amax(dim=1, keepdim=True)
-
-    def laws(self) -> list[Distribution | None]:
-        """Each row's law, restricted to tokens that can win; None where the whole row has to decide."""
-        return [self._law(number, short) for number, short in enumerate(self._shortlists())]
-
-    def _law(self, number: int, short: Shortlist) -> Distribution | None:
-        if not (short.ids.size and math.isfinite(short.peak)):
-            return None
-        law = short.law(self._sampling)
-        if self._sampling.top_p == 1:
-            return law
-        noise, index = self._coins[number]
-        times = noise.exponential(Stream.TARGET, index, law.ids) / law.weights
-        return self._first_in_nucleus(number, law, np.argsort(times, kind="stable"))
-
-    def _shortlists(self) -> list[Shortlist]:
-        """The shortlist of each row, copied to the host in one transfer, the only wait. A row with more tokens than
-        there is room for takes another one."""
-        size, room, reached = self._rows.shape[1], min(CROSSING, self._rows.shape[1]), self._reached
-        places = reached.cumsum(dim=1) - 1
-        counts = places[:, -1:] + 1
-        places = torch.where(reached, places, room).clamp_max_(room)  # behind the room, for those that are left out
-        every = ascending(size, places.device).expand_as(places)
-        ids = places.new_zeros((len(places), room + 1)).scatter_(1, places, every)[:, :room]
-        unsure = self._bound == math.inf
-        peaks = self._peaks.double().masked_fill(unsure, -math.inf)  # of such a row the whole law decides
-        crossing = torch.cat([peaks, counts.double(), ids.double(), self._rows.gather(1, ids).double()], dim=1)
-        found = [_shortlist(line, room) for line in crossing.numpy(force=True)]
-        return [short or self._long(number) for number, short in enumerate(found)]
-
-    @cached_property
-    def _reached(self) -> torch.Tensor:
-        """Which tokens can win, ``[rows, vocabulary]``. Of a row without a bound nearly none."""
-        weights = self._logs(self._maxima).exp()
-        chances = torch.exp(self._bound.masked_fill(self._bound == math.inf, 0.0) * weights * -(1 + MARGIN))
-        least = (chances * 2.0**32 - 2).ceil().clamp_min(0).long()
-        reached: torch.Tensor = (self._words.unflatten(1, (-1, BLOCK)) >= least[:, :, None]).flatten(1)[
-            :, : self._rows.shape[1]
-        ]
-        if self._kth is not None:
-            reached &= self._rows >= self._kth
-        return reached
-
-    def winners(self) -> list[int | None]:
-        """Of each row the token that is chosen; None where the whole row has to decide."""
-        return [None if law is None else self._winner(number, law) for number, law in enumerate(self.laws())]
-
-    def _winner(self, number: int, law: Distribution) -> int:
-        noise, index = self._coins[number]
-        return int(law.ids[(noise.exponential(Stream.TARGET, index, law.ids) / law.weights).argmin()])
-
-    def _long(self, number: int) -> Shortlist:
-        """The tokens of a row that did not fit."""
-        ids = self._reached[number].nonzero()[:, 0]
-        crossing = torch.cat([self._peaks[number].double(), ids.double(), self._rows[number, ids].double()])
-        numbers = crossing.numpy(force=True)
-        return Shortlist(numbers[1 : 1 + len(ids)].astype(np.int64), numbers[1 + len(ids) :], float(numbers[0]))
-
-    def _logs(self, scores: torch.Tensor) -> torch.Tensor:
-        """The logarithms of the weights of scores ``[rows, some]``."""
-        return (scores.double() - self._peaks) / self._sampling.temperature
-
-    @cached_property
-    def _bound(self) -> torch.Tensor:
-        """V, the bound on the time, of every row, ``[rows, 1]``; infinite where no token is certain."""
-        size = self._rows.shape[1]
-        most = self._maxima.topk(min(HEAVY + 1, self._maxima.shape[1]), dim=1)
-        blocks = most.indices[:, :HEAVY, None] * BLOCK
-        ids = (blocks + ascending(BLOCK, blocks.device)).flatten(1)
-        scores = self._rows.gather(1, ids.clamp_max(size - 1)).masked_fill(ids >= size, -math.inf)
-        if self._kth is not None:
-            scores = scores.masked_fill(scores < self._kth, -math.inf)
-        logs = self._logs(scores)
-        weights = logs.exp()
-        certain = (weights > self._sampling.min_p * (1 + MARGIN)) | (scores == self._peaks)
-        if self._sampling.top_p < 1:
-            others = self._logs(most.values[:, HEAVY:]).amax(dim=1, keepdim=True) if size > HEAVY * BLOCK else -math.inf
-            certain &= self._inside(logs, weights) & (logs > others + MARGIN)
-        heard = -torch.log(self._words.gather(1, ids).double() * 2.0**-32)
-        return torch.where(certain, heard / weights, math.inf).amin(dim=1, keepdim=True)
-
-    def _inside(self, logs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Which heavy tokens are in the nucleus if only heavy tokens are before them."""
-        heaviest = logs.sort(dim=1, descending=True).values
-        sums = heaviest.exp().cumsum(dim=1)
-        ahead = torch.searchsorted(-heaviest, MARGIN - logs, right=True)
-        before = sums.gather(1, (ahead - 1).clamp_min(0)) - weights
-        return before < self._sampling.top_p * sums[:, -1:] * (1 - MARGIN)
-
-    def _first_in_nucleus(self, number: int, law: Distribution, order: NDArray[np.int64]) -> Distribution | None:
-        """The first token, in this order, that top-p keeps; None where rounding leaves it open."""
-        row = self._rows[number : number + 1]
-        logs = ((row.double() - self._peaks[number]) / self._sampling.temperature)[0]
-        if self._kth is not None:
-            logs = logs.masked_fill(row[0] < self._kth[number], -math.inf)
-        weights = logs.exp()
-        for place in order.tolist():
-            weight = law.weights[place]
-            own = math.log(weight)
-            sums = [weights.sum(), weights[logs > own + MARGIN].sum(), weights[logs >= own - MARGIN].sum()]
-            mass, before, up_to = torch.stack(sums).tolist()
-            doubt = mass * MARGIN
-            if up_to - weight + doubt < self._sampling.top_p * mass:
-                return Distribution(law.ids[place : place + 1], law.weights[place : place + 1])
-            if before - doubt < self._sampling.top_p * mass:
-                return None
-        return None
-
-
-def _shortlist(line: NDArray[np.float64], room: int) -> Shortlist | None:
-    """From the peak of a row, the number of its tokens, their ids and their scores; None if they are more than there is
-    room for."""
-    count = int(line[1])
-    if count > room:
-        return None
-    ids, scores = line[2 : 2 + count], line[2 + room : 2 + room + count]
-    return Shortlist(ids.astype(np.int64), scores, float(line[0]))
-
-
-def block_maxima(rows: torch.Tensor) -> torch.Tensor:
-    """``[rows, blocks]``: the greatest score among every `BLOCK` ids."""
-    whole = rows.shape[1] // BLOCK * BLOCK
-    maxima = rows[:, :whole].unflatten(1, (-1, BLOCK)).amax(dim=2)
-    return maxima if whole == rows.shape[1] else torch.cat([maxima, rows[:, whole:].amax(dim=1, keepdim=True)], dim=1)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from paceline.law.kernel_rows import gumbel
 from paceline.law.noise import Noise, Stream
-from paceline.law.on_device import gumbel
 from paceline.law.settings import Sampling
 
 COLDEST = 0.02

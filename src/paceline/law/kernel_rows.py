@@ -9,9 +9,10 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from paceline import launching
-from paceline.law.contenders import BLOCK, CROSSING, HEAVY, MARGIN, Coins, DeviceRows, Shortlist
+from paceline.law.device_rows import BLOCK, CROSSING, HEAVY, MARGIN, Coins, DeviceRows, Shortlist
 from paceline.law.noise import Noise
-from paceline.law.on_device import by_torch, counters, sent
+from paceline.law.on_device import counters, sent
+from paceline.law.on_device import gumbel as by_torch
 from paceline.law.settings import Sampling
 from paceline.once import once
 
@@ -62,8 +63,15 @@ class KernelRows(DeviceRows):
         return found
 
 
-def gumbel(numbers: torch.Tensor, ids: torch.Tensor, ahead: int) -> torch.Tensor:
-    """`on_device.gumbel` in one kernel, of tokens ``[texts, some]``."""
+def gumbel(numbers: torch.Tensor, ids: torch.Tensor, ahead: int = 0) -> torch.Tensor:
+    """`on_device.gumbel`, in one kernel where that is possible."""
+    if ids.device.type != "cuda" or obstacle(ids.device) is not None:
+        return by_torch(numbers, ids, ahead)
+    return in_one_kernel(numbers, ids.flatten(1), ahead).view(ids.shape)
+
+
+def in_one_kernel(numbers: torch.Tensor, ids: torch.Tensor, ahead: int) -> torch.Tensor:
+    """Of tokens ``[texts, some]``."""
     from paceline.law import racing
 
     assert numbers.stride(1) == 1, "the numbers of a place lie one behind the other"
@@ -98,7 +106,7 @@ def _agree(device: torch.device) -> bool:
     coins: list[Coins] = [(Noise(number), number) for number in range(len(rows))]
     numbers = torch.tensor(counters(coins), device=device).view(len(coins), -1)
     ids = torch.arange(200, device=device).expand(len(coins), -1)
-    if not torch.allclose(gumbel(numbers, ids, 3), by_torch(numbers, ids, 3), rtol=1e-4, atol=1e-4):
+    if not torch.allclose(in_one_kernel(numbers, ids, 3), by_torch(numbers, ids, 3), rtol=1e-4, atol=1e-4):
         return False
     settings = Sampling(temperature=0.8), Sampling(temperature=1.3, top_k=40), Sampling(temperature=1.0, min_p=0.05)
     return all(

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.law.adjust import Adjustment
-from paceline.law.contenders import HOST, Coins, contenders, on_host
+from paceline.law.contenders import HOST, contenders, on_host
+from paceline.law.device_rows import Coins
 from paceline.law.distribution import Distribution
 from paceline.law.noise import Noise
 from paceline.law.scores import full_precision, log_probabilities

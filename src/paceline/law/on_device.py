@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -45,24 +44,10 @@ def gumbel(numbers: torch.Tensor, ids: torch.Tensor, ahead: int = 0) -> torch.Te
     exact enough to rank a draft's candidates by. ``numbers`` ``[texts, 5]`` are the counter words and keys of a place,
     as `counters` has them; the tokens stand so far ``ahead`` of it."""
     flat = ids.flatten(1)
-    if ids.device.type == "cuda" and (kernels := _kernels(ids.device)) is not None:
-        found: torch.Tensor = kernels.gumbel(numbers, flat, ahead)
-        return found.view(ids.shape)
-    return by_torch(numbers, flat, ahead).view(ids.shape)
-
-
-def by_torch(numbers: torch.Tensor, ids: torch.Tensor, ahead: int) -> torch.Tensor:
-    """`gumbel` of tokens ``[texts, some]`` by torch's operations."""
     index, *others = numbers.T[:, :, None]
-    even, odd = _words(torch.stack([index + ahead & LOW, *others]), ids >> 1)
-    uniforms = (torch.where(ids & 1 == 0, even, odd).double() + 0.5) * BITS
-    return (-(-uniforms.log()).log()).float()
-
-
-def _kernels(device: torch.device) -> Any:
-    from paceline.law import kernel_rows
-
-    return kernel_rows if kernel_rows.obstacle(device) is None else None
+    even, odd = _words(torch.stack([index + ahead & LOW, *others]), flat >> 1)
+    uniforms = (torch.where(flat & 1 == 0, even, odd).double() + 0.5) * BITS
+    return (-(-uniforms.log()).log()).float().view(ids.shape)
 
 
 def _sent(
