@@ -91,8 +91,8 @@ def _record_usual(target: HFTarget) -> None:
                 draft = DraftTree.chain(tokens(target, size)[1:])
                 (scores,) = target.submit([Request.of_tree(rows, 1, draft)]).result()
                 rows.keep([])
-        with once():
-            _race(scores, rows.tokens)
+                with once():
+                    _race(scores, rows.tokens)
     finally:
         rows.close()
 
