@@ -83,6 +83,8 @@ def _record_usual(target: HFTarget) -> None:
     if fixed is None or not fixed.ahead or fixed.refused is not None or target.mode is not Mode.PACKED:
         return
     most = USUAL_LENGTH if target.context_length is None else min(USUAL_LENGTH, target.context_length)
+    if most <= PREFIX:
+        return
     rows = target.open(most)
     try:
         feed(target, rows, Request.of_prompt(rows, tokens(target, PREFIX)))
