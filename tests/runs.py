@@ -237,6 +237,7 @@ def _timed(
         return timed
     position = 20 + np.cumsum(emitted) - emitted
     columns = (position, drafted, drafted, accepted, accepted < drafted, emitted, draft, score, read, judge)
+    columns = (*columns, drafted, drafted + 1)
     sources = [s for d, a in rounds for s in ["draft"] * a + [""]]
     parts = (prefill, draft.sum(), score.sum(), read.sum(), judge.sum(), rest)
     return timed | {

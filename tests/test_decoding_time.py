@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +10,8 @@ import pytest
 
 from clock import MadeClock
 from engine import SIZE
-from paceline.bench import Summary
-from paceline.bench.compare import differences
-from paceline.bench.run.directory import ABOUT, read
 from paceline.bench.run.record import Record
 from paceline.bench.suites import Prompt
-from paceline.bench.warnings import warnings
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, make_drafter
 from paceline.targets.base import Pending, Request
@@ -122,16 +117,3 @@ def test_a_batch_of_a_token_each_has_no_speed(tmp_path: Path, clock: MadeClock) 
     records = ran(tmp_path / "run", clock, 4.0, UNLIKE, batch=5, max_new_tokens=1)
     assert {one.decoded for one in records} == {0}
     assert {one.speed for one in records} == {None}
-
-
-def test_batches_of_older_formats_are_told_and_do_not_go_on(tmp_path: Path, clock: MadeClock) -> None:
-    ran(tmp_path / "run", clock, 4.0, UNLIKE[:2], batch=2)
-    about = tmp_path / "run" / ABOUT
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"format": 2}))
-    old = read(tmp_path / "run")
-    assert any("count the reading of prompts" in one for one in warnings(Summary(old)))
-    ran(tmp_path / "new", clock, 4.0, UNLIKE[:2], batch=2)
-    told = list(differences(old, read(tmp_path / "new")))
-    assert "the time of decoding was with prompts and is without prompts" in told
-    with pytest.raises(ValueError, match="its speeds count the reading of prompts"):
-        ran(tmp_path / "run", clock, 4.0, UNLIKE[:2], batch=2)

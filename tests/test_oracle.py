@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paceline.bench.oracle import Curve, Oracle, curve_of
-from paceline.bench.run.directory import About, Run, read
+from paceline.bench.run.directory import About, Run
 from paceline.bench.run.record import Record, TextVerdict
 from runs import made_run
 from test_cli import say
@@ -30,6 +30,7 @@ def text(entry: str, rounds: list[tuple[int, int]], unit: int = 0, slow: float =
     columns |= {"accepted": accepted.tolist(), "refused": nothing, "emitted": (accepted + 1).tolist()}
     columns |= {"seconds_draft": nothing, "seconds_score": seconds.tolist()}
     columns |= {"seconds_read": nothing, "seconds_judge": nothing, "rows": (drafted + 1).tolist()}
+    columns["proposed"] = columns["drafted"]
     took = float(seconds.sum())
     return Record(
         entry=entry,
@@ -135,13 +136,6 @@ def test_batches_and_replays_have_no_limit() -> None:
     assert timeless.rounds is not None
     with pytest.raises(ValueError, match="took no time"):
         Oracle(run_of(replace(timeless, rounds=timeless.rounds | {"seconds_score": [0.0] * 4})))
-
-
-def test_a_run_of_the_first_format_has_limits(tmp_path: Path) -> None:
-    made_run(tmp_path / "made")
-    run = read(tmp_path / "made")
-    assert all("rows" not in (record.rounds or {}) for record in run.records)
-    assert Oracle(run).curve.most == 5
 
 
 def test_the_command_prints_both_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

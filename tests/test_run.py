@@ -25,8 +25,7 @@ from paceline.bench.run.contestant import Job, TextContestant, Written, cut
 from paceline.bench.run.directory import ABOUT, RECORDS, read
 from paceline.bench.run.ours import Drafting, Ours, parted
 from paceline.bench.run.protocol import Conditions
-from paceline.bench.run.record import NEW_COLUMNS, ROUND_COLUMNS, SPLIT, Record, TextVerdict
-from paceline.bench.summary import Summary
+from paceline.bench.run.record import ROUND_COLUMNS, SPLIT, Record, TextVerdict
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
 from paceline.files import claimed
@@ -466,13 +465,14 @@ def test_a_folder_that_is_no_run_is_not_touched(tmp_path: Path) -> None:
         refereed(tmp_path / "letters" / "dear.txt")
 
 
-def test_a_run_of_another_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2, 99, "3", None])
+def test_a_run_of_another_version_is_refused(version: object, tmp_path: Path) -> None:
     finished(refereed(tmp_path / "run"))
     file = tmp_path / "run" / ABOUT
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": version}))
     before = contents(tmp_path / "run")
     for act in (read, refereed):
-        with pytest.raises(ValueError, match=r"format 99, and this version of Paceline reads formats up to 3"):
+        with pytest.raises(ValueError, match=rf"format {version!r}, and this version of Paceline reads format 3; make"):
             act(tmp_path / "run")
     assert contents(tmp_path / "run") == before
 
@@ -762,7 +762,7 @@ def test_what_was_proposed_and_expected_is_kept(tmp_path: Path) -> None:
     for record in read(tmp_path / "run").records:
         rounds = record.rounds or {}
         if record.entry == "plain":
-            assert set(rounds) == {*ROUND_COLUMNS, *NEW_COLUMNS}
+            assert set(rounds) == set(ROUND_COLUMNS)
             assert not any(rounds["proposed"])
             assert set(rounds["rows"]) == {1}
             continue
@@ -772,20 +772,3 @@ def test_what_was_proposed_and_expected_is_kept(tmp_path: Path) -> None:
         told = [value > 0 for value in rounds["expected_tokens"]]
         assert rounds["expected_seconds_plain"] == [0.1 * one for one in told]
         assert rounds["expected_rate"] == [7.0 * one for one in told]
-
-
-def test_a_run_of_the_first_format_is_read_and_goes_on(tmp_path: Path) -> None:
-    """It has no columns of what was proposed; what is added to it has them."""
-    whole = finished(refereed(tmp_path / "run"))
-    lines = (tmp_path / "run" / RECORDS).read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    for row in rows:
-        del row["rounds"]["proposed"], row["rounds"]["rows"]
-    (tmp_path / "run" / RECORDS).write_text("".join(json.dumps(row) + "\n" for row in rows[:-3]))
-    about = tmp_path / "run" / ABOUT
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"format": 1, "finished": False}))
-    assert [r.tokens for r in read(tmp_path / "run").records] == [r.tokens for r in whole.records[:-3]]
-    Summary(read(tmp_path / "run")).as_dict()
-    again = finished(refereed(tmp_path / "run"))
-    assert [r.tokens for r in again.records] == [r.tokens for r in whole.records]
-    assert json.loads(about.read_text())["format"] == 3

@@ -252,7 +252,6 @@ def facts(run: Run) -> dict[str, Any]:
         **{f"the version of {name}": value for name, value in (first.get("versions") or {}).items()},
         **{f"the machine's {name}": value for name, value in (first.get("machine") or {}).items()},
         "the number of threads": first.get("threads"),
-        "the time of decoding": "with prompts" if about.counts_prompts else "without prompts",
         "the commit": None if not git else (git.get("commit") or "") + (" with changes" if git.get("changed") else ""),
     }
 

@@ -138,7 +138,7 @@ class Summary:
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """A row per round: ``text`` is the number of its text, ``seconds`` its whole time, ``scoring`` the same without
-        drafting. Runs of the first format have no column of rows: then the root and the draft.
+        drafting.
 
         The round that reads the prompt is left out: its token comes with the prompt, and its seconds are the prompt's.
         Records do not name it; it is a text's first, without a draft and without seconds.
@@ -148,7 +148,6 @@ class Summary:
         ]
         lengths = [len(rounds["emitted"]) for _, _, rounds in reporting]
         found = pd.DataFrame({name: _joined(rounds[name] for _, _, rounds in reporting) for name in ROUND_COLUMNS})
-        found["rows"] = _joined(rounds.get("rows") or np.add(rounds["drafted"], 1) for _, _, rounds in reporting)
         found["text"] = np.repeat(np.array([number for number, _, _ in reporting], np.int64), lengths)
         for name in CELL:
             found[name] = np.repeat(np.array([getattr(record, name) for _, record, _ in reporting], object), lengths)

@@ -75,8 +75,6 @@ def _whole(summary: Summary) -> Iterator[str]:
     if not about.finished:
         done = len(summary.texts[["unit", "repeat"]].drop_duplicates())
         yield f"not finished: {done} of {about.workload.get('units', '?')} units are written"
-    if about.counts_prompts:
-        yield "an older version timed these batches: their speeds count the reading of prompts, newer ones do not"
     for name, why in about.missing.items():
         yield f"{name} is missing: {why}"
     device = str(about.model.get("device", CPU))

@@ -22,9 +22,6 @@ from paceline.files import check_folder, naming, write_whole
 from paceline.files.reading import DESCRIPTION, MOST, damaged, parse, read_file
 from paceline.files.shape import shaped
 
-READ = (1, 2, FORMAT)
-"""Formats that can be read. The first one lacks the columns of rounds that planners brought; both older ones count the
-reading of prompts as decoding in batches."""
 AGAIN = "make the run again under another --out"
 ABOUT, RECORDS, PROMPTS = "run.json", "records.jsonl", "prompts.jsonl"
 
@@ -104,7 +101,6 @@ def go_on(run: Run) -> None:
     """Begin a sitting, because texts are missing. A finished run is not touched."""
     run.about.sittings += run.sitting
     run.sitting = []
-    run.about.format = FORMAT
     run.about.finished = False
     write_about(run)
 
@@ -136,8 +132,8 @@ def _about(path: Path) -> About:
     with damaged(str(file), AGAIN):
         found = parse(text)
     version = found.get("format") if isinstance(found, dict) else None
-    if version not in READ:
-        raise InputError(f"{file} has format {version!r}, and this version of Paceline reads formats up to {FORMAT}")
+    if version != FORMAT:
+        raise InputError(f"{file} has format {version!r}, and this version of Paceline reads format {FORMAT}; {AGAIN}")
     with damaged(str(file), AGAIN):
         about = shaped(About, found)
         about.check()
@@ -201,8 +197,6 @@ def _contents(file: Path, most: int = MOST) -> bytes:
 def _difference(old: About, new: About) -> str | None:
     """In a few words, the first thing that must be equal for a run to be the same one and is not. Of the energy meter
     these are its kind and its power, since joules of two kinds cannot be added up."""
-    if old.counts_prompts:
-        return "its speeds count the reading of prompts, as older versions timed batches"
     for part in ("recipe", "model", "entries", "energy"):
         was, now = (_flat(json.loads(json.dumps(getattr(about, part)))) for about in (old, new))
         for name in sorted(was.keys() | now.keys()):

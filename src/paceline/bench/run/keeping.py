@@ -9,7 +9,7 @@ from typing import Any
 from paceline.bench.race import Lap
 from paceline.bench.run.contestant import Job, TextContestant, Work, Written, cut
 from paceline.bench.run.judge import Judgement
-from paceline.bench.run.record import EXPECTED, NEW_COLUMNS, ROUND_COLUMNS, SPLIT, Record
+from paceline.bench.run.record import EXPECTED, ROUND_COLUMNS, SPLIT, Record
 from paceline.bench.suites import Prompt
 from paceline.engine.account import Round, Totals
 from paceline.vocabulary import Detokenizer, Vocabulary
@@ -129,7 +129,7 @@ def columns(rounds: Sequence[Round]) -> dict[str, list[float]]:
         name: [round(float(getattr(one, name)), DIGITS) for one in rounds]
         if name.startswith("seconds")
         else [int(getattr(one, name)) for one in rounds]
-        for name in (*ROUND_COLUMNS, *NEW_COLUMNS)
+        for name in ROUND_COLUMNS
     }
     if any(one.why is not None for one in rounds):
         found |= {

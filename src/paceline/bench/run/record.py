@@ -31,13 +31,12 @@ class TextVerdict(StrEnum):
 ROUND_COLUMNS = (
     *("position", "drafted", "depth", "accepted", "refused", "emitted"),
     *("seconds_draft", "seconds_score", "seconds_read", "seconds_judge"),
+    *("proposed", "rows"),
 )
+"""``drafted`` counts what was sent, ``proposed`` what there was."""
 EXPECTED = {f"expected_{name}": name for name in ("tokens", "seconds", "seconds_plain", "rate")}
 """What the planner expected of the round, by the names that it has there; absent where none of a text's rounds says,
 and 0 of a round that does not."""
-NEW_COLUMNS = "proposed", "rows"
-LATER_COLUMNS = (*NEW_COLUMNS, *EXPECTED)
-"""Columns that runs of the first format do not have. ``drafted`` counts what was sent, ``proposed`` what there was."""
 InRound = Annotated[float, Bounds(0, 2**24)]
 """A count of a round, or its seconds."""
 DEEPEST = 2**16
@@ -75,11 +74,11 @@ class Record:
     """Tokens of `seconds_decode`: the speed of a text is their ratio."""
     seconds_decode: Amount
     """Decoding: from the first token on. Of a text in a batch, its share of the time in which all texts of the batch
-    had their first token, by its tokens of that time. Batches of formats 1 and 2 have all their time here."""
+    had their first token, by its tokens of that time."""
     split: dict[str, Amount] | None = None
     """Seconds by phase (`SPLIT`); None of a peer."""
     rounds: dict[str, list[InRound]] | None = None
-    """Column -> one value per round (`ROUND_COLUMNS`, and `LATER_COLUMNS` if known); None of a peer."""
+    """Column -> one value per round (`ROUND_COLUMNS`, and `EXPECTED` if known); None of a peer."""
     forwards: Count | None = None
     drafted: Count | None = None
     """Drafted tokens, and accepted ones, of a peer that counts them; of ours the rounds say it."""
@@ -114,7 +113,7 @@ class Record:
         """From a line's data. ValueError where it is none."""
         record = shaped(cls, row)
         if (columns := record.rounds) is not None:
-            odd = (set(columns) - set(LATER_COLUMNS)) ^ set(ROUND_COLUMNS)
+            odd = (set(columns) - set(EXPECTED)) ^ set(ROUND_COLUMNS)
             if odd:
                 raise InputError(f"'rounds' {'has' if min(odd) in columns else 'lacks'} {min(odd)!r}")
             if len(set(map(len, columns.values()))) > 1:
@@ -128,7 +127,7 @@ FORMAT = 3
 
 
 class Recipe(TypedDict, total=False):
-    """What is read of a run's options; each may be lacking in a run of an older version."""
+    """What is read of a run's options."""
 
     suite: str
     methods: list[str]
@@ -240,12 +239,6 @@ class About:
     """Each beginning or continuation: when, versions, machine, threads, load, git state."""
     finished: bool = False
     format: int = FORMAT
-
-    @property
-    def counts_prompts(self) -> bool:
-        """Whether its speeds count the reading of prompts, as batches of older formats do."""
-        together = (self.recipe.get("batch") or 1) > 1 or self.recipe.get("qps") is not None
-        return self.format < FORMAT and together
 
     def check(self) -> None:
         """ValueError where parts that have the right shape do not go together."""
