@@ -12,13 +12,14 @@ from batches import WARM, Spied, Wish, finish, told
 from engine import PROMPT, Erratic, Shown, Watched
 from paceline.context import Ints
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
-from paceline.engine.batch import WORTH_WAITING, Batch, Turn
+from paceline.engine.batch import Batch, Turn
 from paceline.engine.loop import Session
 from paceline.errors import DrafterError
 from paceline.planning.base import Room
 from paceline.planning.fixed import Fixed
 from paceline.targets.base import Target
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.lending import WORTH_WAITING
 from paceline.tree import EMPTY, DraftTree
 from scoring import filled, random_tree, score, target_of, tokens
 from test_rope_switch import SWITCH, every_kind, switching

@@ -59,7 +59,7 @@ class LanguageModel:
         self.defaults = dict(defaults or {})
         """Settings of every text for which others are not given; `load` fills it from the model's
         ``generation_config.json``."""
-        self.kept = KeptRows(target)
+        self.kept = KeptRows(target.open)
         self.transcripts = None if vocabulary is None else Transcripts(vocabulary)
         """The last chats, in the tokens that they were written in."""
         self._drafters = Drafters()

@@ -18,13 +18,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
 from paceline.engine.calls import BEFORE, Call, Flow, Timed, answers
 from paceline.engine.loop import Emission, Session
 from paceline.errors import InputError
-from paceline.targets.base import Rows, Target
-from paceline.tree import Ints
+from paceline.targets.base import Target
+from paceline.targets.lending import Lender, best_lender, worth_waiting
 
 AT_ONCE = 16
 AFTER_TOGETHER = (("law",), ("read", "observe"), ("review",))
@@ -32,8 +30,6 @@ AFTER_TOGETHER = (("law",), ("read", "observe"), ("review",))
 from a forward is learnt from all of its sequences at once."""
 PROMPT_ROWS = 512
 """Rows of prompts that a forward takes at most besides those of drafts, so that reading does not hold up writing."""
-WORTH_WAITING = 16
-"""A sequence waits for the rows of another one's prompt if that spares it at least this many."""
 
 
 class Turn(NamedTuple):
@@ -71,11 +67,10 @@ class Seat:
         except Exception as error:
             self.call, self.error = None, error
 
-    def begin(self, lender: Rows, common: int) -> None:
+    def begin(self, lender: Lender) -> None:
         """Come to the first call, with a copy of the KV rows that another sequence holds of the prompt already."""
         try:
-            if lender is not self.session.rows:
-                self.session.rows.adopt(lender, common)
+            lender.lend_to(self.session.rows)
         except Exception as error:
             self.fail(error)
         else:
@@ -262,29 +257,14 @@ class Batch:
         for session in [one for one in self._waiting if one not in without]:
             if self._at_once is not None and len(self._seats) >= self._at_once:
                 return
-            lender, common = self._lender(session)
-            if self._promised(session.reusable) >= common + WORTH_WAITING:
+            lender = best_lender(session.reusable, [session.rows, *(seat.session.rows for seat in self._begun)])
+            being_read = (seat.session.context.tokens[:-1] for seat in self._seats if seat.reading)
+            if worth_waiting(session.reusable, lender.common, being_read):
                 continue
             self._waiting.remove(session)
             seat = Seat(session, Timed(session.flow()), given=len(session.emissions))
             self._seats.append(seat)
-            seat.begin(lender, common)
-
-    def _lender(self, session: Session) -> tuple[Rows, int]:
-        """The rows that hold most of a prompt, and how much: the sequence's own unless another's hold more."""
-        held = [session.rows, *(seat.session.rows for seat in self._begun)]
-        return max(((rows, rows.common_prefix(session.reusable)) for rows in held), key=lambda each: each[1])
-
-    def _promised(self, prompt: Ints) -> int:
-        """How much of a prompt will be held once the sequences that read theirs have done so."""
-        others = (seat.session.context.tokens[:-1] for seat in self._seats if seat.reading)
-        return max((_common(prompt, other) for other in others), default=0)
-
-
-def _common(one: Ints, other: Ints) -> int:
-    n = min(len(one), len(other))
-    differ = np.flatnonzero(one[:n] != other[:n])
-    return int(differ[0]) if len(differ) else n
+            seat.begin(lender)
 
 
 def _closed(flow: Flow) -> Exception | None:

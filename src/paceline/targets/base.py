@@ -63,6 +63,13 @@ SPARE_ROWS = 64
 """Capacity beyond the text, so that the rows of a draft fit behind it."""
 
 
+def common_length(one: Ints, other: Ints) -> int:
+    """How many leading tokens two texts have in common."""
+    n = min(len(one), len(other))
+    differ = np.flatnonzero(one[:n] != other[:n])
+    return int(differ[0]) if len(differ) else n
+
+
 class Rows(ABC):
     """The cached KV rows of one sequence: `committed` ones, then the `tentative` ones of the last scored request.
 
@@ -116,9 +123,7 @@ class Rows(ABC):
 
     def common_prefix(self, tokens: Ints) -> int:
         """How many leading tokens of a prompt are cached here. Does not change the rows."""
-        n = min(self.committed, len(tokens))
-        differ = np.flatnonzero(self._tokens[:n] != tokens[:n])
-        return int(differ[0]) if len(differ) else n
+        return common_length(self.tokens, tokens)
 
     def adopt(self, other: Rows, count: int) -> None:
         """Replace these rows by a copy of the first ``count`` committed rows of another sequence."""

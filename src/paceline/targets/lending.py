@@ -1,5 +1,8 @@
 """KV caches are lent to a text and kept for the next one that begins alike: a further turn of a chat, another sample.
 
+A text begins with the rows that hold most of its prompt, or with a copy where another text goes on with them. Texts of
+a batch also wait for one another's prompts. All of them find their lender here.
+
 Rows are given back when a text ends. An abandoned text gives its rows back in a finalizer: on any thread, in the middle
 of a forward, even on a thread that holds the lock. So `give` never blocks: it appends to a queue (`Tray`) that the
 holder of the lock empties.
@@ -9,14 +12,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from operator import attrgetter
+from typing import Generic, NamedTuple, TypeVar
 
-from paceline.targets.base import Rows, Target
+from paceline.targets.base import Rows, common_length
 from paceline.tree import Ints
 
 Thing = TypeVar("Thing")
+
+WORTH_WAITING = 16
+"""A text waits for the rows of another one's prompt if that spares it at least this many."""
 
 
 class Tray(Generic[Thing]):
@@ -55,15 +62,46 @@ class Tray(Generic[Thing]):
             self._put_away(self._things.popleft())
 
 
-class KeptRows:
-    """The rows of up to ``limit`` sequences, those lent out included. Several threads may take and give."""
+class Lender(NamedTuple):
+    """Rows that hold the beginning of a prompt, and how many of its tokens they hold."""
 
-    def __init__(self, target: Target, limit: int = 1) -> None:
-        self._target = target
+    rows: Rows
+    common: int
+
+    def lend_to(self, rows: Rows) -> None:
+        """Replace ``rows`` by a copy of the common beginning, unless they are the lender."""
+        if rows is not self.rows:
+            rows.adopt(self.rows, self.common)
+
+
+def best_lender(tokens: Ints, held: Iterable[Rows]) -> Lender:
+    """The rows that hold most of a prompt; of equals the first."""
+    return max((Lender(rows, rows.common_prefix(tokens)) for rows in held), key=attrgetter("common"))
+
+
+def worth_waiting(tokens: Ints, common: int, others: Iterable[Ints]) -> bool:
+    """Whether a prompt, of which ``common`` tokens are held, waits until one of the ``others`` has been read."""
+    return any(common_length(tokens, other) >= common + WORTH_WAITING for other in others)
+
+
+class KeptRows:
+    """The rows of up to ``limit`` sequences, those lent out included. Several threads may take and give.
+
+    With ``copies_lent`` new texts also get copies of rows that are lent out, which then change only under the lock.
+    """
+
+    def __init__(self, open_rows: Callable[[int], Rows], limit: int = 1, *, copies_lent: bool = False) -> None:
+        """``open_rows`` opens new rows with memory for so many tokens."""
+        self._open_rows = open_rows
         self._limit = limit
+        self._copies_lent = copies_lent
         self._spare: list[Rows] = []
-        self._lent: set[Rows] = set()
+        self._lent: list[Rows] = []
         self._tray = Tray(self._keep)
+
+    def held(self) -> AbstractContextManager[None]:
+        """Hold the lock; no rows are lent or put away meanwhile."""
+        return self._tray.held()
 
     def take(self, tokens: Ints, capacity: int) -> Rows:
         """Rows for a text: the kept ones with the longest common prefix, or new ones.
@@ -71,23 +109,20 @@ class KeptRows:
         While there is room, rows of which less than half would be reused are kept for their own text; new rows then get
         a copy of the common prefix.
         """
-        with self._tray.held():  # also during the copy, so that no other thread takes and overwrites the rows
-            best = max(self._spare, key=lambda rows: rows.common_prefix(tokens), default=None)
-            full = len(self._lent) + len(self._spare) >= self._limit
-            common = 0 if best is None else best.common_prefix(tokens)
-            if best is not None and (full or 2 * common > best.committed):
-                self._spare.remove(best)
-                rows = best
-            else:
-                rows = self._target.open(capacity)
-                try:
-                    if best is not None and common:
-                        rows.adopt(best, common)
-                except BaseException:
-                    rows.close()
-                    raise
-            self._lent.add(rows)
-        return rows
+        with self.held():  # also during the copy, so that no other thread takes and overwrites the rows
+            return self.lend(tokens, capacity)
+
+    def lend(self, tokens: Ints, capacity: int) -> Rows:
+        """`take`, by the holder of the lock."""
+        rows = self._taken_over(tokens)
+        if rows is None:
+            rows = self._open_rows(capacity)
+        others = [*self._spare, *(self._lent if self._copies_lent else ())]
+        return self._lend(rows, best_lender(tokens, [rows, *others]))
+
+    def copy(self, rows: Rows, capacity: int) -> Rows:
+        """New rows with a copy of lent ones, for a text that may become of theirs; by the holder of the lock."""
+        return self._lend(self._open_rows(capacity), Lender(rows, rows.committed))
 
     def give(self, rows: Rows) -> None:
         """Keep these rows, unless `clear` was called since they were taken. Too many: the oldest are closed."""
@@ -95,11 +130,29 @@ class KeptRows:
 
     def clear(self) -> None:
         """Close all spare rows, and do not keep those that are lent out now."""
-        with self._tray.held():
+        with self.held():
             old, self._spare = self._spare, []
             self._lent.clear()
         for spare in old:
             spare.close()
+
+    def _taken_over(self, tokens: Ints) -> Rows | None:
+        if not self._spare:
+            return None
+        best, common = best_lender(tokens, self._spare)
+        if len(self._lent) + len(self._spare) < self._limit and 2 * common <= best.committed:
+            return None
+        self._spare.remove(best)
+        return best
+
+    def _lend(self, rows: Rows, lender: Lender) -> Rows:
+        try:
+            lender.lend_to(rows)
+        except BaseException:
+            rows.close()
+            raise
+        self._lent.append(rows)
+        return rows
 
     def _keep(self, rows: Rows) -> None:
         if rows not in self._lent:

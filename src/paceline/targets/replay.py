@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from paceline.errors import InputError
-from paceline.targets.base import Done, Pending, Request, Rows, Target
+from paceline.targets.base import Done, Pending, Request, Rows, Target, common_length
 from paceline.targets.reading import Floats, Top
 from paceline.targets.scores import Scores
 from paceline.tree import DraftTree, Ints, is_chain
@@ -139,9 +139,7 @@ class ReplayTarget(Target):
             return predicted
         ahead = text[rows.committed :]
         if is_chain(parents):
-            drafted = rows.drafted[: len(ahead)]
-            differ = np.flatnonzero(drafted != ahead[: len(drafted)])
-            on = int(differ[0]) if len(differ) else len(drafted)
+            on = common_length(rows.drafted, ahead)
             predicted[:on] = [*ahead[1 : on + 1], self._end] if on == len(ahead) else ahead[1 : on + 1]
             return predicted
         depths = np.zeros(len(parents), np.int64)  # of rows on the text; 0 for the others

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from paceline.context import Context
 from paceline.drafters.assistant.growth import DraftShape, Growth
 from paceline.drafters.assistant.model import DraftModel, Loaded
@@ -23,8 +25,8 @@ from paceline.drafters.noise import SharedNoise, wants_noise
 from paceline.errors import InputError
 from paceline.law import Outlook
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target
-from paceline.targets.lending import Tray
-from paceline.translate import LATTICE, TLI, Strategy
+from paceline.targets.lending import KeptRows
+from paceline.translate import LATTICE, TLI, Follower, Strategy
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
 
@@ -85,13 +87,11 @@ class Assistant(Drafter):
         self._vocab_size: int | None = None
         self._foreign: Foreign | None = None
         """How its drafts are translated, where they are."""
-        self._spare: Rows | None = None
-        self._readings: list[AssistantState] = []
-        self._tray = Tray(self._put_away)
-        """Held while rows move: a new text copies rows of the others."""
+        self._rows = KeptRows(lambda capacity: self.model.open(capacity), copies_lent=True)
+        """Their lock is held while rows move: a new text copies rows of the others."""
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
-        with self._tray.held():
+        with self._rows.held():
             if self._loaded is None:
                 self._loaded = DraftModel.load(self._named, target, self._dtype)
             self._foreign = self._loaded.translated(target, vocabulary, self._strategy)
@@ -105,10 +105,9 @@ class Assistant(Drafter):
         self._foreign, self._vocab_size = self._loaded.foreign_to(size, vocabulary, strategy), size
 
     def dispose(self) -> None:
-        with self._tray.held():
-            rows, self._spare, self._loaded = self._spare, None, None
-        if rows is not None:
-            rows.close()
+        with self._rows.held():
+            self._loaded = None
+        self._rows.clear()
 
     @property
     def models(self) -> tuple[Target, ...]:
@@ -125,31 +124,24 @@ class Assistant(Drafter):
 
     def open(self, context: Context) -> AssistantState:
         """Begin with the rows of the last text, or a copy of another text's, as far as they hold the prompt."""
-        with self._tray.held():
-            rows, self._spare = self._spare, None
-            if rows is None:
-                rows = self.model.open(self._capacity(context.reserve))
+        with self._rows.held():
+            follower = None if self._foreign is None else self._foreign.follower(context)
+            tokens = context.tokens if follower is None else np.array(follower.ids, np.int64)
+            rows = self._rows.lend(tokens[:-1], self._capacity(context.reserve))
             try:
-                reading = self._reading(context, rows)
-                prompt = reading.since(0)[:-1]
-                held = [rows, *(reading.rows for reading in self._readings)]
-                best = max(held, key=lambda each: each.common_prefix(prompt))
-                if best is not rows:
-                    rows.adopt(best, best.common_prefix(prompt))
-                rows.rewind(rows.common_prefix(prompt))
+                rows.rewind(rows.common_prefix(tokens[:-1]))
+                return self._reading(context, rows, follower)
             except BaseException:
-                rows.close()
+                self._rows.give(rows)
                 raise
-            self._readings.append(reading)
-        return reading
 
-    def _reading(self, context: Context, rows: Rows) -> AssistantState:
+    def _reading(self, context: Context, rows: Rows, follower: Follower | None) -> AssistantState:
         outlook = Outlook(context.sampling, context.prompt_length)
         foreign = self._foreign
-        if foreign is None:
+        if foreign is None or follower is None:
             return AssistantState(context, rows, outlook, self._vocab_size)
         kind = SharedState if foreign.strategy.name == TLI else ForeignState
-        return kind(context, rows, outlook, foreign, foreign.follower(context))
+        return kind(context, rows, outlook, foreign, follower)
 
     def _capacity(self, length: int) -> int:
         """Memory for a text of so many tokens of the target, in the draft model's own."""
@@ -157,22 +149,11 @@ class Assistant(Drafter):
 
     def branch(self, reading: AssistantState, context: Context) -> AssistantState:
         """A text that may become of this one, with rows of its own. It is closed like any other."""
-        with self._tray.held():
-            rows = self.model.open(self._capacity(context.reserve))
-            rows.adopt(reading.rows, reading.rows.committed)
-            branch = reading.branched(context, rows)
-            self._readings.append(branch)
-        return branch
+        with self._rows.held():
+            return reading.branched(context, self._rows.copy(reading.rows, self._capacity(context.reserve)))
 
     def close(self, state: AssistantState) -> None:
-        self._tray.give(state)
-
-    def _put_away(self, reading: AssistantState) -> None:
-        """Keep the rows of the text that was closed last."""
-        self._readings.remove(reading)
-        old, self._spare = self._spare, reading.rows
-        if old is not None:
-            old.close()
+        self._rows.give(state.rows)
 
     def work(self, state: AssistantState) -> Work:
         work, state.work = state.work, NO_WORK
@@ -180,13 +161,13 @@ class Assistant(Drafter):
 
     def observe(self, seen: Sequence[Seen]) -> None:
         """While the target reads prompts, piece by piece and of several texts together, so does the draft model."""
-        with self._tray.held():
+        with self._rows.held():
             prompts = [entry.state for entry in seen if not entry.verdict.tokens]
             self._read_piece([reading for reading in prompts if self._can_read(reading)])
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """Drafts grow together: one forward of the draft model reads a level of each."""
-        with self._tray.held():
+        with self._rows.held():
             growths = [self.growth(ask) for ask in asks]
             going = [ask.state for ask, growth in zip(asks, growths, strict=True) if not growth.done]
             while self._read_piece(going):
