@@ -313,10 +313,10 @@ def test_who_was_asked_and_is_not_told_learns_nothing(tmp_path: Path) -> None:
     for _ in range(3):
         assert drafter.propose_one(state, PLENTY).tokens.tolist() == [2], "of equals the one that is named first"
         drafter.observe([seen_of(state, 0, tokens=())])
-    assert [record.tried for record in state.records] == [0, 0]
+    assert [record.below for record in state.records] == [0, 0]
     followed(drafter, state, context, 3)
     followed(drafter, state, context, 1)
-    assert [(record.tried, record.true) for record in state.records] == [(1, 0), (1, 1)]
+    assert [(record.below, record.above) for record in state.records] == [(1, 0), (1, 1)]
     assert drafter.propose_one(state, PLENTY).tokens.tolist() == [3]
 
 

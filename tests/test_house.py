@@ -30,6 +30,7 @@ ROOMS = (
         "compiled",
         "launching",
         "once",
+        "recent",
         "cluster",
         "vocabulary",
         "translate",

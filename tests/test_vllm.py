@@ -496,7 +496,7 @@ def test_idle_time_is_no_step() -> None:
     for step in range(50):
         pace.note(4 + step % 3, 4, 0.01)
         pace.note(5, 4, 60.0)
-    assert pace._seconds < 1
+    assert pace._rate.below < 1
 
 
 # --- what is refused -----------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from paceline.drafters.compose import Fallback
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.sharing import Shared, stamp
 from paceline.errors import InputError
+from paceline.recent import RecentRatio
 from paceline.targets.base import Target
 from paceline.tree import EMPTY, FIXED, ROOT, DraftTree, Floats, line
 from paceline.vocabulary import Vocabulary
@@ -62,18 +63,18 @@ def shipped_for(vocabulary: Vocabulary) -> tuple[Dictionary, ...]:
 
 
 @dataclass(eq=False)
-class HitRate:
-    """How often a dictionary's entries came true in one text recently."""
+class HitRate(RecentRatio):
+    """How often a dictionary's entries came true in one text recently, of those that were tried."""
 
-    tried: float = 0.0
-    true: float = 0.0
-    share: float = 0.5
-    """The share of entries that came true; about half where few were tried."""
+    kept: float = KEPT
+
+    @property
+    def share(self) -> float:
+        """The share of entries that came true; about half where few were tried."""
+        return (self.above + 1) / (self.below + 2)
 
     def note(self, true: bool) -> None:
-        self.tried = self.tried * KEPT + 1
-        self.true = self.true * KEPT + true
-        self.share = (self.true + 1) / (self.tried + 2)
+        self.add(true, 1)
 
 
 @dataclass(eq=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.recent import RecentMean
+
 LONGEST = 512
 """Rounds that a source is left out at most: what was expensive once need not stay so."""
 STALL = 3.0
@@ -19,45 +21,28 @@ NOTED = 0.9
 
 
 @dataclass(eq=False)
-class Running:
-    """Recent tokens and seconds."""
-
-    tokens: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, tokens: float, seconds: float) -> None:
-        self.tokens = self.tokens * RUN + tokens
-        self.seconds = self.seconds * RUN + seconds
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second."""
-        return self.tokens / self.seconds if self.seconds > 0 else 0.0
-
-
-@dataclass(eq=False)
-class Steady:
+class Steady(RecentMean):
     """Seconds that something takes, stalls apart. Of the first two the shorter counts."""
 
-    seconds: float = 0.0
-    times: int = 0
+    kept: float = NOTED
+
+    @property
+    def seconds(self) -> float:
+        return self.value
 
     def add(self, seconds: float) -> None:
-        self.times += 1
-        if self.times <= 2:
-            self.seconds = seconds if self.times == 1 else min(seconds, self.seconds)
+        if self.times == 1:
+            self.value, self.times = min(seconds, self.value), 2
         else:
-            self.seconds = NOTED * self.seconds + (1 - NOTED) * min(seconds, STALL * self.seconds)
+            super().add(min(seconds, STALL * self.value) if self.times else seconds)
 
 
 @dataclass(eq=False)
-class BackOff:
+class BackOff(RecentMean):
     """Whether a source is worth its time: it is tried for some rounds, then judged by what they gained, in tokens, and
-    left out for longer the more it lost."""
+    left out for longer the more it lost. Its mean is the value of a round with it, in tokens."""
 
-    value: float = 0.0
-    """The recent value of a round with it, in tokens."""
-    rounds: int = 0
+    kept: float = NOTED
     lost: float = 0.0
     """Tokens lost by the rounds with it so far."""
     left: int = 0
@@ -74,9 +59,8 @@ class BackOff:
 
     def judge(self, value: float, patience: float) -> None:
         """A round with it was worth ``value`` tokens, its time deducted; ``patience`` is what a round may lose."""
-        self.value = value if self.rounds == 0 else NOTED * self.value + (1 - NOTED) * value
-        self.rounds += 1
+        self.add(value)
         self.lost = max(0.0, self.lost - value)
-        if self.value < 0 and (self.rounds >= TRIED or self.lost > BEARABLE):
+        if self.value < 0 and (self.times >= TRIED or self.lost > BEARABLE):
             self.left = min(LONGEST, int(self.lost / patience))
-            self.rounds, self.lost = 0, 0.0
+            self.times, self.lost = 0, 0.0

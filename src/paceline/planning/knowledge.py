@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget
-from paceline.planning.backoff import BEARABLE, LONGEST, BackOff, Running, Steady
+from paceline.planning.backoff import BEARABLE, LONGEST, RUN, BackOff, Steady
 from paceline.planning.base import Draft, Outcome, Why
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
@@ -26,6 +26,7 @@ from paceline.planning.costs import TRUSTED, Costs, key_of
 from paceline.planning.effort import Effort
 from paceline.planning.levels import DEEPEST, MEASURED, Levels
 from paceline.planning.timing import Timing
+from paceline.recent import RecentRatio
 from paceline.tree import ROOT, DraftTree, Floats
 
 PROBING = 0.005
@@ -96,8 +97,8 @@ class Knowledge:
     live: bool
     effort: Effort = field(default_factory=Effort)
     reliability: Reliability = field(default_factory=Reliability)
-    running: dict[int, Running] = field(default_factory=dict)
-    """Batch size -> the recent rate."""
+    running: dict[int, RecentRatio] = field(default_factory=dict)
+    """Batch size -> recent tokens and seconds."""
     trust: Trust = field(default_factory=Trust)
     backoffs: dict[int, BackOff] = field(default_factory=dict)
     """The drafter's, by batch size: drafts that pay for one text may not for eight."""
@@ -200,7 +201,7 @@ class Knowledge:
     def rate(self, seconds_plain: float) -> float:
         """Tokens per second that time is valued at: never less than without drafts."""
         running = self.running.get(self.round.batch)
-        return max(self.round.batch / seconds_plain, running.rate if running is not None else 0.0)
+        return max(self.round.batch / seconds_plain, running.value if running is not None else 0.0)
 
     def ready(self, length: int) -> bool:
         """Whether rounds without drafts were timed, of this batch size and about this length of text: drafts are worth
@@ -275,7 +276,7 @@ def review(known: Knowledge, outcomes: Sequence[Outcome]) -> None:
     tokens = sum(len(outcome.tokens) for outcome in outcomes)
     expected = 0.0 if now.why is None else now.why.tokens - now.batch
     known.trust.learn(expected, tokens - len(outcomes) if expected else 0.0)
-    running = known.running.setdefault(len(outcomes), Running())
+    running = known.running.setdefault(len(outcomes), RecentRatio(RUN))
     if not known.live:
         if now.why is not None:
             running.add(tokens, now.why.seconds)

@@ -30,13 +30,14 @@ from paceline.drafters.assistant.model import DraftModel
 from paceline.drafters.base import NO_WORK, Ask, Drafter, Seen, Work
 from paceline.drafters.mirror.frames import Ahead, Go, Kind, Window
 from paceline.drafters.mirror.place import Place, spot
-from paceline.drafters.mirror.process import DraftProcess, Lost
+from paceline.drafters.mirror.process import KEPT, DraftProcess, Lost
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.worker import facts_of
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterError, DrafterWarning, InputError
 from paceline.law import Outlook
+from paceline.recent import RecentMean
 from paceline.targets.base import Target, Want
 from paceline.targets.scores import Scores
 from paceline.translate import NONE, TLI, Strategy
@@ -54,8 +55,6 @@ NARROWER = ((64, 1), (32, 2), (16, 4))
 """From so many texts at once on, at most so many proxies of each node (the paper's appendix D.1)."""
 OFTEN = 3
 """How often a drafter begins its draft model's process again."""
-NEWEST = 0.3
-"""The weight of the newest forward in the running mean of the target's rest."""
 
 
 @dataclass(eq=False)
@@ -134,7 +133,7 @@ class Mirror(Drafter):
         self.process: DraftProcess | None = None
         self._size = 0
         self._open = 0
-        self._rest = 0.0
+        self._rest = RecentMean(KEPT)
         self._lock = threading.Lock()
         self._begins, self._begun_again, self._why = False, 0, ""
         self._place: Place | None = None
@@ -266,7 +265,7 @@ class Mirror(Drafter):
                 state.round, state.left = now - state.left, 0.0
             if state.early:
                 spent, state.early = now - state.early, 0.0
-                self._rest += NEWEST * (spent - (self._rest or spent)) if self._rest else spent
+                self._rest.add(spent)
             if verdict.tokens and state.drafts and state.context.finish is None and self._free(state):
                 self._go(state)
         for state, verdict, scores in seen:  # only now: the draft model is at work
@@ -332,7 +331,7 @@ class Mirror(Drafter):
         if self.branches != BEST:
             return int(self.branches)
         fits = 1
-        while fits < count and self.gamma * process.seconds(2 * fits * max(1, self._open)) <= self._rest:
+        while fits < count and self.gamma * process.seconds(2 * fits * max(1, self._open)) <= self._rest.value:
             fits *= 2
         return fits
 

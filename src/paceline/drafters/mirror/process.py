@@ -25,6 +25,7 @@ from paceline.drafters.mirror.frames import MOST_ANSWERED, Facts, Forward, Frame
 from paceline.drafters.mirror.place import Place, begin
 from paceline.drafters.sharing import Shared
 from paceline.errors import InputError, told
+from paceline.recent import RecentMean
 from paceline.targets.lending import Tray
 from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary
@@ -42,8 +43,8 @@ UNASKED = 1 << 12
 """Its words for one of ours: some for each piece of a long prompt."""
 SHOWN = 300
 """Characters of what it says of itself."""
-NEWEST = 0.3
-"""The weight of the newest forward in the running mean of a forward's seconds."""
+KEPT = 0.7
+"""The weight that earlier forwards keep with each new one, in the seconds of a forward."""
 
 
 class Lost(Exception):
@@ -71,7 +72,7 @@ class _Inbox:
     """Its words since the last one to it."""
     forwards: deque[Forward] = field(default_factory=partial(deque, maxlen=1 << 12))
     """The newest ones that nothing has asked for yet."""
-    pace: dict[int, float] = field(default_factory=dict)
+    pace: dict[int, RecentMean] = field(default_factory=dict)
     """Seconds of a forward, by the bits of its number of rows."""
 
     def take(self, frame: Frame) -> None:
@@ -99,8 +100,9 @@ class _Inbox:
     def _note(self, spent: Forward) -> None:
         self.forwards.append(spent)
         size = spent.rows.bit_length()
-        known = self.pace.get(size, spent.seconds)
-        self.pace[size] = known + NEWEST * (spent.seconds - known)
+        known = self.pace.get(size, RecentMean(KEPT))
+        known.add(spent.seconds)
+        self.pace[size] = known  # only now: others read it without the lock
 
     def lose(self, why: str) -> None:
         with self.news:
@@ -258,7 +260,7 @@ class DraftProcess:
         if not pace:
             return 0.0
         near = min(pace, key=lambda known: (abs(known - bits), -known))
-        return pace[near] * (2.0 ** (bits - near) if bits > near else 1.0)
+        return pace[near].value * (2.0 ** (bits - near) if bits > near else 1.0)
 
     def heard(self) -> list[Forward]:
         """The draft model's forwards since the last call."""

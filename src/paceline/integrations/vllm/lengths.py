@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from paceline.recent import RecentMean, RecentRatio
+
 FADING = 0.98
 """The weight that earlier steps keep with each new one."""
 KEPT = 0.999
@@ -25,21 +27,15 @@ RISEN = 16
 
 
 @dataclass(eq=False)
-class Record:
-    """What a source has brought."""
+class Record(RecentRatio):
+    """What a source has brought: the tokens that came true, over those expected by their stated chances."""
 
-    expected: float = 2.0
-    """Tokens that came to be judged, by their stated chances."""
-    true: float = 2.0
-    """Those that came true."""
+    kept: float = KEPT
+    above: float = 2.0
+    below: float = 2.0
 
     def note(self, chance: float, true: bool) -> None:
-        self.expected = KEPT * self.expected + chance
-        self.true = KEPT * self.true + true
-
-    @property
-    def ratio(self) -> float:
-        return self.true / self.expected
+        self.add(true, chance)
 
 
 @dataclass(eq=False)
@@ -47,34 +43,32 @@ class Pace:
     """The time of a step by its rows, a line through the recent ones, and the tokens of a second."""
 
     _sums: list[float] = field(default_factory=lambda: [0.0] * 5)
-    _usual: float = 0.0
+    _usual: RecentMean = field(default_factory=lambda: RecentMean(FADING))
     _gaps: int = 0
     """In a row, until now."""
-    _tokens: float = 0.0
-    _seconds: float = 0.0
+    _rate: RecentRatio = field(default_factory=lambda: RecentRatio(FADING))
 
     def note(self, rows: int, tokens: int, seconds: float) -> None:
-        if self._usual and seconds > IDLE * self._usual:
+        if self._usual.times and seconds > IDLE * self._usual.value:
             self._gaps += 1
             if self._gaps < RISEN:
                 return
-            self._usual = seconds
+            self._usual.value = seconds
         self._gaps = 0
-        self._usual = FADING * self._usual + (1 - FADING) * seconds if self._usual else seconds
+        self._usual.add(seconds)
         new = (1.0, rows, rows * rows, seconds, rows * seconds)
         self._sums = [FADING * old + each for old, each in zip(self._sums, new, strict=True)]
-        self._tokens = FADING * self._tokens + tokens
-        self._seconds = FADING * self._seconds + seconds
+        self._rate.add(tokens, seconds)
 
     @property
     def least(self) -> float:
         """The tokens that a row must bring: 0 as long as nothing is known of its time."""
         count, rows, squares, seconds, products = self._sums
         spread = count * squares - rows * rows
-        if not self._seconds or spread <= 1e-6 * max(1.0, count * squares):
+        if not self._rate.below or spread <= 1e-6 * max(1.0, count * squares):
             return 0.0
         slope = (count * products - rows * seconds) / spread
-        return max(0.0, slope) * self._tokens / self._seconds
+        return max(0.0, slope) * self._rate.above / self._rate.below
 
 
 class Lengths:
@@ -102,7 +96,7 @@ class Lengths:
             overall = self._all[source] = Record()
         own = record.get(source)
         if own is None:
-            own = record[source] = Record(LIKE_ALL, LIKE_ALL * overall.ratio)
+            own = record[source] = Record(above=LIKE_ALL * overall.value, below=LIKE_ALL)
         return overall, own
 
     def step(self) -> float:
@@ -119,7 +113,7 @@ class Lengths:
             if sources[place] != source:
                 source = sources[place]
                 known = record.get(source) or self._all.get(source)
-                ratio = 1.0 if known is None else known.ratio
+                ratio = 1.0 if known is None else known.value
             path *= min(1.0, chance * ratio)
             if path < least:
                 return place
