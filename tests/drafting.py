@@ -19,6 +19,16 @@ from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Rule, Verdict
 
 PLENTY = Budget(99, 99)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "warm": {"temperature": 1.0, "seed": 3},
+    "cold": {"temperature": 0.3, "seed": 4},
+    "the best": {"temperature": 1.3, "top_k": 5, "seed": 5},
+    "nucleus": {"temperature": 1.0, "top_p": 0.7, "seed": 6},
+    "the likely": {"temperature": 1.0, "min_p": 0.3, "seed": 7},
+    "all three": {"temperature": 1.1, "top_k": 9, "top_p": 0.9, "min_p": 0.02, "seed": 2**40 + 8},
+}
+"""Of texts whose drafts are chosen in different ways."""
 
 
 def context_of(tokens: Sequence[int], *, eos: Sequence[int] = (), room: int = 1000, **sampling: Any) -> Context:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafting import context_of
+from drafting import SETTINGS, context_of
 from engine import write
 from families import build
 from paceline.drafters import Ask, Budget
@@ -28,15 +28,6 @@ from scoring import load_quietly, tokens
 if kernels.without_numba() is not None:
     pytest.skip(f"nothing is compiled here: {kernels.without_numba()}", allow_module_level=True)
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "warm": {"temperature": 1.0, "seed": 3},
-    "cold": {"temperature": 0.3, "seed": 4},
-    "the best": {"temperature": 1.3, "top_k": 5, "seed": 5},
-    "nucleus": {"temperature": 1.0, "top_p": 0.7, "seed": 6},
-    "the likely": {"temperature": 1.0, "min_p": 0.3, "seed": 7},
-    "all three": {"temperature": 1.1, "top_k": 9, "top_p": 0.9, "min_p": 0.02, "seed": 2**40 + 8},
-}
 every_setting = pytest.mark.parametrize("setting", SETTINGS)
 
 

@@ -76,11 +76,11 @@ def test_an_argument_wins_over_the_variable_and_both_over_our_choice(monkeypatch
 @pytest.mark.parametrize("wrong", ["tpu", "Cuda:99", " cpu"])
 def test_a_wrong_variable_is_named(wrong: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(device.VARIABLE, wrong)
-    told = f"device {wrong!r}, which PACELINE_DEVICE names, is not available here; choose cpu, auto, or cuda where"
+    expected = f"device {wrong!r}, which PACELINE_DEVICE names, is not available here; choose cpu, auto, or cuda where"
     for name in (model, "pocket-draft"):
         with pytest.raises(InputError) as error:
             paceline.load(name)
-        assert str(error.value).startswith(told)
+        assert str(error.value).startswith(expected)
         assert paceline.load(name, device="cpu").target.device == CPU
     monkeypatch.setenv(device.VARIABLE, "meta")
     with pytest.raises(InputError, match="'meta', which PACELINE_DEVICE names, holds no values"):

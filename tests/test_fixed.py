@@ -615,9 +615,9 @@ def test_a_mistake_of_ours_is_not_passed_over(
     assert gap(target, plain, [pair.requests(1, random_tree(1))]) < CLOSE
     pair.keep([0, 1])
     assert gap(target, plain, [pair.requests(1, random_tree(2))]) < CLOSE
-    (told,) = [str(w.message) for w in recwarn]
+    (reviewed,) = [str(w.message) for w in recwarn]
     first = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-    assert told.endswith(f"nothing else: {first} (this is not meant to happen, please report it)")
+    assert reviewed.endswith(f"nothing else: {first} (this is not meant to happen, please report it)")
 
 
 def test_a_replay_that_is_not_the_call_is_never_used() -> None:
@@ -1094,12 +1094,12 @@ def test_recording_is_no_part_of_a_round(clock: MadeClock) -> None:
     assert seconds == [pytest.approx(1, abs=0.1)]
 
 
-def test_a_planner_is_not_told_of_recordings(clock: MadeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_planner_hears_of_recordings(clock: MadeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first round of a shape takes what its replay takes."""
-    told, review = list[float](), Fixed.review
+    reviewed, review = list[float](), Fixed.review
 
     def noted(planner: Fixed, outcomes: Any) -> None:
-        told.extend(outcome.seconds for outcome in outcomes)
+        reviewed.extend(outcome.seconds for outcome in outcomes)
         review(planner, outcomes)
 
     def slowly(function: Any) -> Any:
@@ -1111,5 +1111,5 @@ def test_a_planner_is_not_told_of_recordings(clock: MadeClock, monkeypatch: pyte
     write(target, tokens(CONTEXT), make_drafter("lookup"), max_new_tokens=12)
     assert path_of(target).recorded
     assert clock.now > 60
-    assert told
-    assert max(told) < 5
+    assert reviewed
+    assert max(reviewed) < 5

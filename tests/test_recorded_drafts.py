@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafting import context_of
+from drafting import SETTINGS, context_of
 from engine import write
 from families import build
 from paceline.drafters import Ask, Budget, make_drafter
@@ -28,14 +28,6 @@ from paceline.tree import DraftTree
 from scoring import apart, filled, load_quietly, path_of, random_tree, recorded, tokens
 from tape import taped
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "warm": {"temperature": 1.0, "seed": 3},
-    "the best": {"temperature": 1.3, "top_k": 5, "seed": 5},
-    "nucleus": {"temperature": 1.0, "top_p": 0.7, "seed": 6},
-    "the likely": {"temperature": 1.0, "min_p": 0.3, "seed": 7},
-    "all three": {"temperature": 1.1, "top_k": 9, "top_p": 0.9, "min_p": 0.02, "seed": 2**40 + 8},
-}
 every_setting = pytest.mark.parametrize("setting", SETTINGS)
 
 

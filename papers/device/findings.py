@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,18 @@ KEY, NOT_RUN = "what", "not_run"
 """The field of a finding that names it within its part, and the field of a sentence why there is none."""
 LONGEST = 300
 """Characters of an error."""
+
+
+def options_of(page: str | None) -> argparse.ArgumentParser:
+    """The options that parts with a model have in common."""
+    asked = argparse.ArgumentParser(description=page, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = asked.add_argument
+    add("--model", default="pocket", metavar="MODEL", help="the model that writes (pocket)")
+    add("--device", default="cpu", metavar="DEVICE", help="where it runs (cpu)")
+    add("--dtype", metavar="TYPE", help="its type")
+    add("--max-new-tokens", "-n", type=int, default=96, metavar="N", help="tokens of a text (96)")
+    add("--known", nargs="*", default=[], metavar="NAME", help="findings that need not be made again")
+    return asked
 
 
 def found(what: str, **facts: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import paceline
 from paceline.bench import open_meter, open_suite
 from papers.common import script
-from papers.device.findings import found, not_run, short
+from papers.device.findings import found, not_run, options_of, short
 from papers.device.profiles import profiled
 
 SUITE, LANGUAGE = "stories", "en"
@@ -30,18 +30,13 @@ IDLE = 3.0
 
 
 def options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked = options_of(__doc__)
     add = asked.add_argument
-    add("--model", default="pocket", metavar="MODEL", help="the target (pocket)")
-    add("--device", default="cpu", metavar="DEVICE", help="where it runs (cpu)")
-    add("--dtype", metavar="TYPE", help="its type")
     add("--methods", nargs="*", default=["plain"], metavar="SPEC", help="methods (plain)")
     add("--temperatures", nargs="+", type=float, default=[0.8, 0.0], metavar="T", help="temperatures (0.8 0)")
     add("--texts", type=int, default=WARM + 2, metavar="N", help="texts of each, at least 3 (4)")
-    add("--max-new-tokens", "-n", type=int, default=96, metavar="N", help="tokens of each (96)")
     add("--profile", nargs="*", default=[], metavar="SPEC", help="methods whose rounds are profiled")
     add("--energy", action="store_true", help="nothing else is asked for than joules; without a meter do not run")
-    add("--known", nargs="*", default=[], metavar="NAME", help="findings that need not be made again")
     given = asked.parse_args()
     if given.texts <= WARM:
         raise ValueError(f"--texts must be more than {WARM}, not {given.texts}")

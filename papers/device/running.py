@@ -165,9 +165,9 @@ def run(part: Part, limit: float, known: Sequence[Finding] = ()) -> Kept:
     names = [str(one[KEY]) for one in known if KEY in one]
     command = [*part.command, *(["--known", *names] if names else [])]
     started = time.monotonic()
-    with _file() as said, _file() as told:
-        code = _ended(command, limit, said, told)
-        output, errors = _whole(said), _whole(told)
+    with _file() as said, _file() as warned:
+        code = _ended(command, limit, said, warned)
+        output, errors = _whole(said), _whole(warned)
     found = part.read(output)
     not_run = next((str(one[findings.NOT_RUN]) for one in found if findings.NOT_RUN in one), "")
     fresh = [one for one in found if findings.NOT_RUN not in one]
@@ -183,10 +183,10 @@ def run(part: Part, limit: float, known: Sequence[Finding] = ()) -> Kept:
     return kept
 
 
-def _ended(command: Sequence[str], limit: float, said: IO[str], told: IO[str]) -> int | None:
+def _ended(command: Sequence[str], limit: float, said: IO[str], warned: IO[str]) -> int | None:
     """The exit code; None of a process that ran longer."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": COLUMNS}
-    with _group([sys.executable, *command], environment, said, told) as child:
+    with _group([sys.executable, *command], environment, said, warned) as child:
         try:
             return child.wait(limit)
         except subprocess.TimeoutExpired:
@@ -195,7 +195,7 @@ def _ended(command: Sequence[str], limit: float, said: IO[str], told: IO[str]) -
 
 @contextmanager
 def _group(
-    command: Sequence[str], environment: Mapping[str, str], said: IO[str], told: IO[str]
+    command: Sequence[str], environment: Mapping[str, str], said: IO[str], warned: IO[str]
 ) -> Iterator[subprocess.Popen[str]]:
     """A process with a group of its own, which is gone afterwards: it is interrupted, so that it says what it has, and
     killed if it goes on."""
@@ -204,7 +204,7 @@ def _group(
         env=dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=said,
-        stderr=told,
+        stderr=warned,
         text=True,
         start_new_session=True,
     )

@@ -17,7 +17,7 @@ import torch
 import paceline
 from paceline.bench import Watch, generated, open_suite, ordinary
 from papers.common import script
-from papers.device.findings import found, short
+from papers.device.findings import found, options_of, short
 
 OURS = "paceline, plain"
 STATIC: dict[str, Any] = {"cache_implementation": "static"}
@@ -32,14 +32,7 @@ TEXTS = 3
 
 
 def options() -> argparse.Namespace:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = asked.add_argument
-    add("--model", default="pocket", metavar="MODEL", help="the model (pocket)")
-    add("--device", default="cpu", metavar="DEVICE", help="where it runs (cpu)")
-    add("--dtype", metavar="TYPE", help="its type")
-    add("--max-new-tokens", "-n", type=int, default=96, metavar="N", help="tokens of a text (96)")
-    add("--known", nargs="*", default=[], metavar="NAME", help="findings that need not be made again")
-    return asked.parse_args()
+    return options_of(__doc__).parse_args()
 
 
 def ours(lm: Any, prompt: str, tokens: int) -> dict[str, float]:

@@ -42,7 +42,7 @@ def upper_words(places: Sequence[tuple[Noise, int]], size: int, device: torch.de
 def gumbel(numbers: torch.Tensor, ids: torch.Tensor, ahead: int = 0) -> torch.Tensor:
     """Minus the logarithms of the public exponentials of the tokens ``ids`` ``[texts, ...]``, from half of their bits:
     exact enough to rank a draft's candidates by. ``numbers`` ``[texts, 5]`` are the counter words and keys of a place,
-    as `counters` has them; the tokens stand so far ``ahead`` of it."""
+    as `counters` has them; the tokens stand ``ahead`` places behind it."""
     flat = ids.flatten(1)
     index, *others = numbers.T[:, :, None]
     even, odd = _words(torch.stack([index + ahead & LOW, *others]), flat >> 1)

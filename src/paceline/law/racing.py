@@ -126,7 +126,7 @@ def reached(
 
 @triton.jit(do_not_specialize=["size", "row", "ahead"])
 def gumbel(ids, numbers, result, size, row, ahead, BLOCK: tl.constexpr):
-    """Minus the logarithms of the exponentials of tokens so far ``ahead`` of a text's place."""
+    """Minus the logarithms of the exponentials of tokens ``ahead`` places behind a text's."""
     text = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     tokens = tl.load(ids + text * size + place, mask=place < size, other=0)

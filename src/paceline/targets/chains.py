@@ -1,4 +1,4 @@
-"""Drafts of one token after another, for targets that choose them without a word between forwards."""
+"""Drafts of one token after another, for targets that choose the tokens themselves, forward after forward."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Links:
         self.functions: tuple[Callable[[Leave], Result], Callable[[Leave], Result]] = self._begin, self._go_on
 
     def fill(self, chains: Sequence[Chain], job: ForwardJob) -> None:
-        """Have the memory ready for a draft, whose first forward is the job."""
+        """Fill the memory for a draft whose first forward is the job."""
         self._first.fill(job)
         slots = slots_of(job)
         self._next.fill_single([(slot, request.end) for slot, request in zip(slots, job.requests, strict=True)])

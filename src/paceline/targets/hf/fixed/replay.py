@@ -56,8 +56,8 @@ class FixedPath(ForwardPath):
         self.ahead = device.type == "cuda"
         """Whether usual shapes are recorded when a model is loaded."""
         self.experts_apart = device.type == "cuda" and own.model.dtype is not torch.bfloat16
-        """Whether rows multiply with copies of their experts: torch groups rows without a word to the host in bfloat16
-        alone."""
+        """Whether rows multiply with copies of their experts: torch asks the device how many rows each expert has, but
+        in bfloat16."""
         self.lean: Lean | None = None
         """Computes the model instead of its own forward, where the probe found both equal."""
         self.slab = Slab(on_move=self.forget)
@@ -73,7 +73,7 @@ class FixedPath(ForwardPath):
         self._outlet: torch.Tensor | None = None
 
     def _without_kernels(self, device: torch.device) -> str | None:
-        """Have kernels compiled and tried, those of the race for a token, too."""
+        """Why there are none; compiles and tries them, and those of the race for a token."""
         reasons = {
             "kernels of layers": trial.obstacle(device, self._own.model.dtype),
             "kernels of the race": kernel_rows.obstacle(device),
@@ -180,9 +180,12 @@ class FixedPath(ForwardPath):
         return drafts
 
     def played(self, key: Hashable, function: Function, given: Sequence[torch.Tensor]) -> torch.Tensor:
-        """`Target.played`: recorded as long as forwards are, for it may read the model's weights."""
+        """`Target.played`: recorded as long as forwards are, for it may read the model's weights. Every forward looks
+        for changes of the model and drops recordings where there are any; until then the snapshot holds the memory that
+        they read."""
         autocast = torch.is_autocast_enabled(self._own.model.device.type)
-        if self.refused is not None or autocast or self.obstacle() is not None:
+        obstacle = self.obstacle() if self._snapshot is None else self._snapshot.obstacle
+        if self.refused is not None or autocast or obstacle is not None:
             return function(*given)
         return self.wholes.played(key, function, given)
 

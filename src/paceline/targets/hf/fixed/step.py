@@ -53,14 +53,8 @@ class Step:
     ) -> None:
         """``kernels``: whether layers are computed by those of `gpu`. ``apart``: whether each row multiplies with
         copies of its experts, for where products of groups of rows ask the device how large the groups are."""
-        self._own, self._slab, self._lean, self.shape, self._kernels, self._apart = (
-            own,
-            slab,
-            lean,
-            shape,
-            kernels,
-            apart,
-        )
+        self._own, self._slab, self._lean, self.shape = own, slab, lean, shape
+        self._kernels, self._apart = kernels, apart
         self._want = Want(hidden=shape.hidden, early_exit=shape.exit)
         self.inputs = Inputs(shape.count, shape.rows, own.model.device)
         cached = next(iter(slab.keys.values()))
