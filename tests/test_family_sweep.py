@@ -94,14 +94,14 @@ def test_the_sweep_sees_rows_that_depend_on_other_sequences(monkeypatch: pytest.
 def test_wrong_and_crash_are_failures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--families", "opt"]) == 0
     assert "1 configurations: 1 exact" in capsys.readouterr().out
-    monkeypatch.setattr(families, "load_target", lambda model: 1 / 0)
+    monkeypatch.setattr(families, "load_target", lambda model, **_: 1 / 0)
     assert main(["check", "--families", "opt"]) == 1
     assert "ZeroDivisionError" in capsys.readouterr().out
     assert main(["check", "--families", "nothing"]) == 2
 
 
 def refuse_whole_folders(patch: pytest.MonkeyPatch) -> None:
-    def refusing(folder: Path) -> None:
+    def refusing(folder: Path, **_: Any) -> None:
         raise InputError(f"{folder} is not as it should be")
 
     patch.setattr(families, "load_target", refusing)
