@@ -29,7 +29,7 @@ test: $(READY)
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src papers
+	$(BIN)/mypy --strict src tools papers
 	$(BIN)/python -m pytest -q tests/test_house.py
 
 # Environments without constraints.txt, for a release of a library may break what the pinned versions do not show.

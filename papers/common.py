@@ -14,7 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from paceline.bench import Estimate, write_whole
+from paceline_lab import Estimate, write_whole
 
 INKED, INK = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#777777"
 """Of words and axes: readable on light and dark."""

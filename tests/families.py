@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from paceline.check.tiny import redraw
+from paceline_lab.check.tiny import redraw
 
 VOCAB = 97
 WINDOW = 8

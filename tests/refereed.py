@@ -13,20 +13,20 @@ import pytest
 import torch
 
 from engine import tabled
-from paceline.bench.machine import Peak
-from paceline.bench.race import Clock, Race
-from paceline.bench.run.contestant import Job, TextContestant, Written
-from paceline.bench.run.directory import About, Run, begin
-from paceline.bench.run.judge import Judge
-from paceline.bench.run.ours import Drafting, Ours
-from paceline.bench.run.protocol import Conditions, Referee
-from paceline.bench.suites import Prompt, Workload
 from paceline.context import Ints
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.law import Sampling
 from paceline.targets.base import Target
 from paceline.verify import Rule
+from paceline_lab.bench.machine import Peak
+from paceline_lab.bench.race import Clock, Race
+from paceline_lab.bench.run.contestant import Job, TextContestant, Written
+from paceline_lab.bench.run.directory import About, Run, begin
+from paceline_lab.bench.run.judge import Judge
+from paceline_lab.bench.run.ours import Drafting, Ours
+from paceline_lab.bench.run.protocol import Conditions, Referee
+from paceline_lab.bench.suites import Prompt, Workload
 
 METHODS = ("plain", "lookup", "lookup:max_ngram=1")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.bench.run.directory import About, Run, add, begin, write_about
-from paceline.bench.run.record import ROUND_COLUMNS, Record, TextVerdict
-from paceline.bench.suites import Prompt
+from paceline_lab.bench.run.directory import About, Run, add, begin, write_about
+from paceline_lab.bench.run.record import ROUND_COLUMNS, Record, TextVerdict
+from paceline_lab.bench.suites import Prompt
 
 WORDS = {
     "en": tuple(re.findall(r"\w+", "the old man went down to the river and saw a boat with two lamps on it")),

@@ -16,20 +16,20 @@ import pytest
 import paceline
 from clock import MadeClock
 from engine import SIZE, habitual
-from paceline.bench import advise
-from paceline.bench.advise import AUTO, PLAIN, WITH_DRAFTS, Advice, Advisor, Candidate, Raced
-from paceline.bench.calibrate.seconds import RoundSeconds
-from paceline.bench.calibrate.texts import Course, Trail, Walk
-from paceline.bench.run.contestant import Job
-from paceline.bench.run.ours import Drafting, Ours
-from paceline.bench.statistics import Estimate, Verdict
-from paceline.cli import advise as command
 from paceline.cli import main, parser
 from paceline.drafters.assistant import DraftModel
 from paceline.law import Sampling
 from paceline.targets.base import Pending, Request
 from paceline.targets.table import Table, TableTarget
 from paceline.tree import DraftTree
+from paceline_lab.bench.run.contestant import Job
+from paceline_lab.bench.run.ours import Drafting, Ours
+from paceline_lab.bench.statistics import Estimate, Verdict
+from paceline_lab.commands import advise as command
+from paceline_lab.machine import advise
+from paceline_lab.machine.advise import AUTO, PLAIN, WITH_DRAFTS, Advice, Advisor, Candidate, Raced
+from paceline_lab.machine.calibrate.seconds import RoundSeconds
+from paceline_lab.machine.calibrate.texts import Course, Trail, Walk
 
 FORWARD = 8.0
 """Seconds of a forward of the target with one row; next to them, looking at the clock takes no time."""

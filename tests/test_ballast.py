@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import paceline
-from paceline.check.adversaries import OracleDrafter
 from paceline.targets import place
 from paceline.targets.base import Request, Want
 from paceline.targets.hf.target import HFTarget
@@ -31,6 +30,7 @@ from paceline.targets.pocket.ballast import (
 from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle, read_tokenizer
 from paceline.targets.pocket.names import NAMES
 from paceline.targets.pocket.shape import CLOSE_ENOUGH, ModelShape, choose_shape, read_ballast
+from paceline_lab.check.adversaries import OracleDrafter
 
 CPU = torch.device("cpu")
 GAP = 1e-4

@@ -12,7 +12,11 @@ import torch
 from transformers.utils import logging
 
 import paceline
-from paceline.bench.overhead import (
+from paceline.context import Ints
+from paceline.drafters.assistant import DraftModel
+from paceline.targets.hf.packed import PackedLinear
+from paceline.targets.hf.target import HFTarget
+from paceline_lab.bench.overhead import (
     INSIDE,
     NAMES,
     OURS,
@@ -24,15 +28,11 @@ from paceline.bench.overhead import (
     TheirLoop,
     contests,
 )
-from paceline.bench.peers.transformers import assisted, looked_up
-from paceline.bench.peers.weights import ordinary
-from paceline.bench.race import Heat, Lap
-from paceline.bench.statistics import median_of, repeated_share
-from paceline.cli.bench.overhead import _short_names
-from paceline.context import Ints
-from paceline.drafters.assistant import DraftModel
-from paceline.targets.hf.packed import PackedLinear
-from paceline.targets.hf.target import HFTarget
+from paceline_lab.bench.peers.transformers import assisted, looked_up
+from paceline_lab.bench.peers.weights import ordinary
+from paceline_lab.bench.race import Heat, Lap
+from paceline_lab.bench.statistics import median_of, repeated_share
+from paceline_lab.commands.bench.overhead import _short_names
 from test_cli import say
 
 DRAFT = 3

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.bench.run.directory import ABOUT, RECORDS, read
-from paceline.bench.run.record import Record, TextVerdict
-from paceline.bench.summary import Summary
-from paceline.cli.bench import run as bench_run
-from paceline.cli.bench.run import _listed
 from paceline.errors import InputError
+from paceline_lab.bench.run.directory import ABOUT, RECORDS, read
+from paceline_lab.bench.run.record import Record, TextVerdict
+from paceline_lab.bench.summary import Summary
+from paceline_lab.commands.bench import run as bench_run
+from paceline_lab.commands.bench.run import _listed
 from runs import made_run
 from test_cli import say
 
@@ -144,7 +144,7 @@ def test_a_finished_run_is_told_again_and_not_written_again(
 def test_a_text_that_must_not_differ_and_does_ends_with_1(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.bench.run.ours import Ours
+    from paceline_lab.bench.run.ours import Ours
 
     honest = Ours.write
 
@@ -223,7 +223,7 @@ def test_a_replay_that_would_count_another_text_is_refused(tmp_path: Path, capsy
 def test_another_library_that_fails_without_a_word_is_named(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.bench.peers.transformers import Transformers
+    from paceline_lab.bench.peers.transformers import Transformers
 
     def fail(*_: Any) -> None:
         raise NotImplementedError
@@ -379,8 +379,8 @@ def test_a_peer_that_is_not_installed_is_said_before_a_model_is_loaded(
 def test_a_peer_that_fails_on_this_model_is_said_before_the_run(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paceline.bench.peers.transformers import Transformers
-    from paceline.bench.run.protocol import Referee
+    from paceline_lab.bench.peers.transformers import Transformers
+    from paceline_lab.bench.run.protocol import Referee
 
     def fail(*_: Any) -> None:
         raise NotImplementedError

@@ -15,10 +15,6 @@ import pytest
 import paceline
 from engine import PROMPT, SIZE, tabled, write
 from paceline.api.model import LanguageModel
-from paceline.bench import calibrate_method, open_vocabulary
-from paceline.bench.calibrate import Calibrator, Method, Plan, texts
-from paceline.bench.calibrate.seconds import MOST_REPEATS, Rounds, RoundSeconds, measured
-from paceline.bench.calibrate.texts import Course, Trail, Walk, corrected, places, point_at, prompts_of
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
@@ -33,6 +29,10 @@ from paceline.planning.stored import Profile, find
 from paceline.targets.base import NOTHING
 from paceline.targets.setup import setup_of
 from paceline.tree import ROOT, DraftTree
+from paceline_lab import calibrate_method, open_vocabulary
+from paceline_lab.machine.calibrate import Calibrator, Method, Plan, texts
+from paceline_lab.machine.calibrate.seconds import MOST_REPEATS, Rounds, RoundSeconds, measured
+from paceline_lab.machine.calibrate.texts import Course, Trail, Walk, corrected, places, point_at, prompts_of
 from profiles import method, save, timings
 
 TOKENS = 60

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.bench.compare import Between, Call, Finding, Within, across, fastest
-from paceline.bench.run.directory import Run, begin
-from paceline.bench.summary import Summary
 from paceline.drafters import Drafter
 from paceline.law import Sampling
+from paceline_lab.bench.compare import Between, Call, Finding, Within, across, fastest
+from paceline_lab.bench.run.directory import Run, begin
+from paceline_lab.bench.summary import Summary
 from refereed import finished, made, prompts, refereed
 from runs import made_run
 from test_cli import say

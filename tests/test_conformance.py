@@ -16,13 +16,6 @@ import torch
 import families
 from clock import MadeClock
 from paceline import verify
-from paceline.check import ADVERSARIES, CHOOSING, METHODS, SIZES, WITH_DICTIONARY, Checker, Report, fixed, rescore, walk
-from paceline.check import run as checking
-from paceline.check.adversaries import SAMPLED
-from paceline.check.cases import LATE, PILOTS, Case, Setting, aimed, by_default, samplings, settings
-from paceline.check.record import Recording, law_faults, record, teacher_forced
-from paceline.check.report import CaseResult
-from paceline.check.rescore import Cause, Rescorer, wider_twin
 from paceline.cli import main
 from paceline.context import Finish
 from paceline.drafters import Drafter, make_drafter
@@ -41,9 +34,28 @@ from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget, random_table
+from paceline.testing.evidence import teacher_forced
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
+from paceline_lab.check import (
+    ADVERSARIES,
+    CHOOSING,
+    METHODS,
+    SIZES,
+    WITH_DICTIONARY,
+    Checker,
+    Report,
+    fixed,
+    rescore,
+    walk,
+)
+from paceline_lab.check import run as checking
+from paceline_lab.check.adversaries import SAMPLED
+from paceline_lab.check.cases import LATE, PILOTS, Case, Setting, aimed, by_default, samplings, settings
+from paceline_lab.check.record import Recording, law_faults, record
+from paceline_lab.check.report import CaseResult
+from paceline_lab.check.rescore import Cause, Rescorer, wider_twin
 
 
 def target(dtype: torch.dtype = torch.float32, family: str = "llama") -> HFTarget:

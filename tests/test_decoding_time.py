@@ -10,13 +10,13 @@ import pytest
 
 from clock import MadeClock
 from engine import SIZE
-from paceline.bench.run.record import Record
-from paceline.bench.suites import Prompt
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, make_drafter
 from paceline.targets.base import Pending, Request
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
+from paceline_lab.bench.run.record import Record
+from paceline_lab.bench.suites import Prompt
 from refereed import finished, refereed
 
 STEP, TOKENS = 64.0, 41

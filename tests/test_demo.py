@@ -14,14 +14,15 @@ import paceline
 from clock import MadeClock
 from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation
-from paceline.bench import demo as bench_demo
-from paceline.bench.demo import LEAST, DemoMethod, DemoTask, Shown, shown
-from paceline.bench.race import Heat, Lap
-from paceline.cli import demo, options
+from paceline.cli import options
 from paceline.drafters import Plain
 from paceline.engine.account import Totals
 from paceline.law import Sampling
 from paceline.targets.pocket import open as pocket
+from paceline_lab import demo as bench_demo
+from paceline_lab.bench.race import Heat, Lap
+from paceline_lab.commands import demo
+from paceline_lab.demo import LEAST, DemoMethod, DemoTask, Shown, shown
 from test_cli import say
 
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import paceline
-from paceline.bench import forwards
 from paceline.errors import InputError
 from paceline.targets import device
 from paceline.targets.device import CPU, RESERVE, WantedDevice, asked, fastest
 from paceline.targets.forked import _before
+from paceline_lab.bench import forwards
 from test_int8_stored import stored
 
 GPU = torch.device("cuda")

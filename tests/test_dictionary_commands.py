@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from dictionary_tables import made_up, write
-from paceline.dictionary import build as build_module
-from paceline.dictionary import corpus as corpus_module
-from paceline.dictionary import counting, file
+from paceline.dictionary import file
 from paceline.dictionary.index import Dictionary
 from paceline.targets.replay import open_vocabulary
+from paceline_make.dictionary import build as build_module
+from paceline_make.dictionary import corpus as corpus_module
+from paceline_make.dictionary import counting
 from test_cli import say as command
 from tokenizer_kinds import tokenizer_of
 
@@ -409,7 +410,7 @@ import json, os, signal, sys, warnings
 warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
 import duckdb, marisa_trie, pyarrow.compute, pyarrow.dataset, pyarrow.parquet
 from paceline.cli import main
-from paceline.dictionary import build, corpus, counting, database, words
+from paceline_make.dictionary import build, corpus, counting, database, words
 from paceline.targets.replay import open_vocabulary
 open_vocabulary("pocket").fingerprint, words.word_pattern(), words.patterns(words.in_re2)
 for line in sys.stdin:

@@ -21,13 +21,13 @@ import pytest
 
 from clock import comes_true
 from dictionary_tables import ngrams
-from paceline.dictionary import corpus as corpus_module
-from paceline.dictionary import counting
-from paceline.dictionary.corpus import Corpus, open_corpus
-from paceline.dictionary.counting import Counts, count
-from paceline.dictionary.database import Database, bytes_of
-from paceline.dictionary.words import TAB
 from paceline.errors import InputError
+from paceline_make.dictionary import corpus as corpus_module
+from paceline_make.dictionary import counting
+from paceline_make.dictionary.corpus import Corpus, open_corpus
+from paceline_make.dictionary.counting import Counts, count
+from paceline_make.dictionary.database import Database, bytes_of
+from paceline_make.dictionary.words import TAB
 
 pa = pytest.importorskip("pyarrow", reason="counts are tables of pyarrow: pip install 'paceline[dict]'")
 duckdb = pytest.importorskip("duckdb", reason="duckdb counts: pip install 'paceline[dict]'")
@@ -204,8 +204,8 @@ def test_the_engine_spills_and_says_when_it_cant(tmp_path: Path) -> None:
 INTERRUPTED = """
 import sys, threading
 from pathlib import Path
-from paceline.dictionary import corpus, counting
-from paceline.dictionary.corpus import Corpus
+from paceline_make.dictionary import corpus, counting
+from paceline_make.dictionary.corpus import Corpus
 counting.TEXT_IN_MEMORY = int(sys.argv[2])
 corpus.BATCH = 10**5
 
@@ -304,7 +304,7 @@ def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_counts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    from paceline.dictionary import cluster
+    from paceline_make.dictionary import cluster
 
     monkeypatch.setattr(corpus_module, "BATCH", 20_000)
     monkeypatch.setattr(cluster, "TEXT_IN_MEMORY", 10**4)

@@ -15,13 +15,11 @@ from dictionary_tables import write as write_table
 from drafting import PLENTY, context_of, drafted, paths_of, seen_of
 from engine import PROMPT, SIZE, habitual, tabled, write, write_slowly
 from families import byte_tokenizer
-from paceline.check import METHODS, WITH_DICTIONARY, Checker, completing
-from paceline.check import run as checking
 from paceline.cli import main
 from paceline.context import Context, Ending
 from paceline.dictionary.entries import level, probability
 from paceline.dictionary.index import Dictionary, Match
-from paceline.dictionary.statistics import LONGEST
+from paceline.dictionary.keys import LONGEST
 from paceline.drafters import Budget, Drafter, make_drafter
 from paceline.drafters import dictionary as module
 from paceline.drafters.auto import Auto
@@ -35,6 +33,8 @@ from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, ROOT, DraftTree
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
+from paceline_lab.check import METHODS, WITH_DICTIONARY, Checker, completing
+from paceline_lab.check import run as checking
 
 Ids = tuple[int, ...]
 Entry = tuple[Ids, float, float]

@@ -8,16 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.bench.dictionaries import Dictionaries, Script, Tally, total
-from paceline.bench.run.emulation import Replay, replayed
 from paceline.cli import main
 from paceline.dictionary import file
-from paceline.dictionary.endings import Rule
-from paceline.dictionary.entries import Entries, chosen
-from paceline.dictionary.running import NEVER, SpelledNgrams, spelled
-from paceline.dictionary.statistics import Statistics, statistics
+from paceline.dictionary.entries import Entries
+from paceline.dictionary.rules import Rule
 from paceline.targets.replay import ReplayTarget
 from paceline.vocabulary import Vocabulary
+from paceline_lab.bench.run.emulation import Replay, replayed
+from paceline_lab.bench.tally import Tally, total
+from paceline_make.dictionary.build import chosen
+from paceline_make.dictionary.emulator import Dictionaries, Script
+from paceline_make.dictionary.endings import under
+from paceline_make.dictionary.running import NEVER, SpelledNgrams, spelled
+from paceline_make.dictionary.statistics import Statistics, statistics
 from papers.dictspec.numbers import BEST, Best
 from tokenizer_kinds import REAL, byte_level, tokenizer_of, wrapped
 
@@ -62,7 +65,7 @@ def language(seed: int, rule: Rule = Rule.TOKEN) -> tuple[Statistics, list[list[
     for length in (1, 2, 3, 40, 60):
         tokens = [token for number in chance.choices(range(12), k=60) for token in lexicon[number]]
         texts.append([token if chance.random() < 0.95 else chance.randrange(LETTERS) for token in tokens[:length]])
-    return rule.of(statistics(told), told), texts
+    return under(rule, statistics(told), told), texts
 
 
 def _spelled(chance: random.Random, lexicon: list[list[int]], grams: list[list[int]]) -> SpelledNgrams:
@@ -164,14 +167,14 @@ def test_on_real_text_all_three_agree(tmp_path: Path, count: int, rule: Rule) ->
     source = DATA / "uk" / "ua-gec-target.txt"
     if not source.exists() or not REAL.exists():
         pytest.skip("needs texts and tokenizers in ../shared/data")
-    from paceline.dictionary.corpus import Corpus
-    from paceline.dictionary.counting import count as counted
+    from paceline_make.dictionary.corpus import Corpus
+    from paceline_make.dictionary.counting import count as counted
 
     lines = source.read_text(encoding="utf8").split("\n")
     vocabulary = Vocabulary(tokenizer_of("llama3"))
     grams = counted(Corpus.of_lines(lines[:1500]), order=2, memory="500MB", threads=1).grams
     told = spelled(grams, vocabulary)
-    known = rule.of(statistics(told), told)
+    known = under(rule, statistics(told), told)
     texts = list(passages(vocabulary, lines[1500:], count))
     starts = [9] * len(texts)
     table = chosen(known, count=20_000, min_probability=0.5, longest=8)

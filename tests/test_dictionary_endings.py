@@ -9,19 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paceline_make.dictionary.endings import under
+
 pytest.importorskip("duckdb", reason="words are counted by duckdb: pip install 'paceline[dict]'")
 
 from dictionary_tables import SAID, sealed, taken_apart
 from paceline.dictionary import file
-from paceline.dictionary.build import DictionarySettings
-from paceline.dictionary.corpus import Corpus
-from paceline.dictionary.counting import count
-from paceline.dictionary.endings import Rule, endings
-from paceline.dictionary.entries import HIGHEST, Entries, chosen, probability
-from paceline.dictionary.running import NEVER, SpelledNgrams, spelled
-from paceline.dictionary.statistics import LONGEST, Statistics, statistics
-from paceline.dictionary.trace import traced
+from paceline.dictionary.entries import HIGHEST, Entries, probability
+from paceline.dictionary.keys import LONGEST
+from paceline.dictionary.rules import Rule
 from paceline.targets.replay import open_vocabulary
+from paceline_make.dictionary.build import DictionarySettings, chosen
+from paceline_make.dictionary.corpus import Corpus
+from paceline_make.dictionary.counting import count
+from paceline_make.dictionary.endings import endings
+from paceline_make.dictionary.running import NEVER, SpelledNgrams, spelled
+from paceline_make.dictionary.statistics import Statistics, statistics
+from paceline_make.dictionary.trace import traced
 
 ROOT = Path(__file__).resolve().parent.parent
 Tokens = tuple[int, ...]
@@ -181,7 +185,7 @@ def test_an_ending_s_tokens_have_its_probability_together() -> None:
 
 
 def test_nothing_gives_nothing() -> None:
-    found = Rule.PAPER.of(statistics([]), [])
+    found = under(Rule.PAPER, statistics([]), [])
     assert len(chosen(found, count=5, min_probability=0.5, longest=8)) == 0
 
 
@@ -201,7 +205,7 @@ def test_on_real_text_entries_are_those_of_the_text(tokenizer: str) -> None:
     spellings = {word: tuple(vocabulary.encode_all([f"x {word}"])[0][1:]) for line in lines for word in line.split()}
     naive = Naive([[spellings[word] for word in line.split()] for line in lines])
     grams = spelled(count(Corpus.of_lines(lines), memory="500MB", threads=1).grams, vocabulary)
-    found = Rule.PAPER.of(statistics(grams), grams)
+    found = under(Rule.PAPER, statistics(grams), grams)
     for least in (0.2, 0.8):
         wanted = {key: best[0] for key in naive.seen if (best := naive.best(key))[0] and best[1] >= least - 1e-7}
         assert proposals(chosen(found, count=10**7, min_probability=least, longest=8)) == wanted
@@ -246,8 +250,8 @@ def test_a_file_of_the_version_before_has_the_only_rule_there_was(tmp_path: Path
 def test_a_rule_is_a_view_of_the_same_keys() -> None:
     grams = grams_of(language(1))
     found = statistics(grams)
-    assert Rule.TOKEN.of(found, grams) is found
-    other: Statistics = Rule.PAPER.of(found, grams)
+    assert under(Rule.TOKEN, found, grams) is found
+    other: Statistics = under(Rule.PAPER, found, grams)
     assert np.array_equal(other.hashes, found.hashes)
     assert np.array_equal(other.counts, found.counts)
 
@@ -260,7 +264,7 @@ def test_a_rule_is_a_view_of_the_same_keys() -> None:
 def test_a_trace_ends_with_the_entry(rule: Rule, least: float, size: int, longest: int, cut: int) -> None:
     sentences = language(2)
     grams = grams_of(sentences)
-    found = rule.of(statistics(grams, longest), grams, cut)
+    found = under(rule, statistics(grams, longest), grams, cut)
     known = proposals(chosen(found, count=size, min_probability=least, longest=cut))
     naive = Naive(sentences, 3, longest, cut)
     settings = DictionarySettings(

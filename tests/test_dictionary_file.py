@@ -18,8 +18,8 @@ from dictionary_tables import SAID, Entries, made_up, sealed, sealed_packed, tab
 from paceline.dictionary import file
 from paceline.dictionary.entries import Entries as Table
 from paceline.dictionary.index import Dictionary
+from paceline.dictionary.keys import LONGEST
 from paceline.dictionary.packing import MOST, pack
-from paceline.dictionary.statistics import LONGEST
 from tokenizer_kinds import vocabulary_of
 
 pytest.importorskip("marisa_trie", reason="looking up needs marisa-trie: pip install 'paceline[dict]'")

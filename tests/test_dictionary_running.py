@@ -7,14 +7,14 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dictionary_tables import SEGMENT, WORD, ngrams
-from paceline.dictionary.words import TAB
 from paceline.vocabulary import Vocabulary
+from paceline_make.dictionary.words import TAB
 from tokenizer_kinds import REAL, vocabulary_of, wrapped
 
 pa = pytest.importorskip("pyarrow", reason="counts are tables of pyarrow: pip install 'paceline[dict]'")
 
-from paceline.dictionary import running  # noqa: E402
-from paceline.dictionary.running import LONGEST, SpelledNgrams, behind, spelled  # noqa: E402
+from paceline_make.dictionary import running  # noqa: E402
+from paceline_make.dictionary.running import LONGEST, SpelledNgrams, behind, spelled  # noqa: E402
 
 DATA = REAL.parent / "text"
 PASSAGE = """

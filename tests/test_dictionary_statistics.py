@@ -11,9 +11,11 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="counts are tables of pyarrow: pip install 'paceline[dict]'")
 
-from paceline.dictionary.entries import HIGHEST, LEVELS, LOWEST, Entries, chosen, level, probability
-from paceline.dictionary.running import NEVER, SpelledNgrams
-from paceline.dictionary.statistics import LONGEST, NOWHERE, Statistics, rolling, statistics
+from paceline.dictionary.entries import HIGHEST, LEVELS, LOWEST, Entries, level, probability
+from paceline.dictionary.keys import LONGEST, NOWHERE, rolling
+from paceline_make.dictionary.build import chosen
+from paceline_make.dictionary.running import NEVER, SpelledNgrams
+from paceline_make.dictionary.statistics import Statistics, statistics
 
 Key = tuple[int, ...]
 

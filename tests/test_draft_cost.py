@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.bench import draft_cost, forwards, made_up
 from paceline.cli import main
-from paceline.cli.bench import draft_cost as command
 from paceline.context import Context
 from paceline.dictionary.index import Dictionary
 from paceline.drafters import make_drafter
@@ -22,6 +20,8 @@ from paceline.drafters.dictionary import DictSpec
 from paceline.drafters.store import StoreDrafter
 from paceline.targets.base import Pending, Request, Target, Want
 from paceline.tree import DraftTree
+from paceline_lab.bench import draft_cost, forwards, made_up
+from paceline_lab.commands.bench import draft_cost as command
 
 VOCABULARY = 3000
 

@@ -18,7 +18,6 @@ import paceline
 from drafting import context_of
 from engine import PROMPT, SIZE, Erratic, habitual, tabled, write
 from paceline.api.model import LanguageModel
-from paceline.bench.run.ours import planner_of
 from paceline.context import Context
 from paceline.drafters import Ask, Budget, Drafter, Plain, Seen, available, make_drafter
 from paceline.drafters.compose import Fallback, Union
@@ -34,6 +33,7 @@ from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Verdict
+from paceline_lab.bench.run.ours import planner_of
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 

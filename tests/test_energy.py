@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clock import comes_true
-from paceline.bench import energy
-from paceline.bench.energy import PAUSE, Meter, Nvml, Powermetrics, Rapl, Stated, Unmetered, open_meter, powers
+from paceline_lab.bench import energy
+from paceline_lab.bench.energy import PAUSE, Meter, Nvml, Powermetrics, Rapl, Stated, Unmetered, open_meter, powers
 
 # --- RAPL ---------------------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ def none_works(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Unmetered("not here")
 
     for kind in ("Nvml", "Rapl", "Powermetrics"):
-        monkeypatch.setattr(f"paceline.bench.energy.{kind}", refuse)
+        monkeypatch.setattr(f"paceline_lab.bench.energy.{kind}", refuse)
 
 
 def test_an_estimate_is_the_last_resort_and_never_called_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,8 +230,8 @@ def test_an_estimate_is_the_last_resort_and_never_called_measured(monkeypatch: p
 
 def test_a_processors_counter_is_not_taken_for_a_card(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     none_works(monkeypatch)
-    monkeypatch.setattr("paceline.bench.energy.Rapl", lambda: Rapl(tree.root))
-    monkeypatch.setattr("paceline.bench.energy.sys", SimpleNamespace(platform="linux"))
+    monkeypatch.setattr("paceline_lab.bench.energy.Rapl", lambda: Rapl(tree.root))
+    monkeypatch.setattr("paceline_lab.bench.energy.sys", SimpleNamespace(platform="linux"))
     assert isinstance(open_meter(None, 30.0, "cpu")[0], Rapl)
     meter, why = open_meter(None, None, "cuda:0")
     assert meter is None

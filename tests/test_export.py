@@ -12,14 +12,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paceline
-from paceline.bench.peers.weights import ordinary
-from paceline.bench.run.directory import ABOUT, About, begin, read
-from paceline.cli import export
 from paceline.dictionary import shipped
 from paceline.drafters.indexing import build
 from paceline.drafters.spec import BUILT_IN
 from paceline.integrations.export import ANSWERS, FOREIGN, VERSIONS, Equivalent, equivalent, equivalents_of_run
 from paceline.integrations.vllm.settings import CLASS, Settings
+from paceline_lab.bench.peers.weights import ordinary
+from paceline_lab.bench.run.directory import ABOUT, About, begin, read
+from paceline_lab.commands import export
 from test_cli import say
 
 ENGINES = tuple(VERSIONS)

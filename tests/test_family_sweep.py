@@ -14,13 +14,13 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 import paceline
-from paceline.check import families
-from paceline.check.families import Support, examine
-from paceline.check.tiny import build, configuration
 from paceline.cli import main
 from paceline.errors import InputError
 from paceline.targets.hf import probe
 from paceline.targets.hf.load import load_target
+from paceline_lab.check import families
+from paceline_lab.check.families import Support, examine
+from paceline_lab.check.tiny import build, configuration
 
 FOUND = [
     ("llama4_text", "attention", Support.ALONE, "packed, chains"),  # positions are counted by packed rows

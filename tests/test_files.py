@@ -191,7 +191,7 @@ raise SystemExit(main(sys.argv[2:]))
 MOMENTS = [
     # where it is held, which command is ended, and how
     ("pathlib/Path/chmod", "datastore build --text other --out kept/a.rest", signal.SIGTERM),
-    ("paceline.dictionary.counting/most_frequent", "dict build --text other --out kept/a", signal.SIGTERM),
+    ("paceline_make.dictionary.counting/most_frequent", "dict build --text other --out kept/a", signal.SIGTERM),
     ("paceline.targets.pocket.kept/save_file", "generate Once --model pocket+ballast:12M", signal.SIGKILL),
 ]
 
@@ -392,14 +392,14 @@ import json, resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import numpy as np, pyarrow as pa, torch
-from paceline.dictionary import corpus, counting
-from paceline.dictionary.corpus import Corpus
-from paceline.dictionary.counting import Counts, count
+from paceline_make.dictionary import corpus, counting
+from paceline_make.dictionary.corpus import Corpus
+from paceline_make.dictionary.counting import Counts, count
 from paceline.drafters import indexing
 from paceline.drafters.memory import Memory
 from paceline.files import write_whole
-from paceline.bench.run import directory
-from paceline.bench.run.directory import About, Run
+from paceline_lab.bench.run import directory
+from paceline_lab.bench.run.directory import About, Run
 from paceline.targets.load import open_model
 import test_profile
 counting.TEXT_IN_MEMORY, corpus.BATCH = 10**9, 10**5

@@ -19,7 +19,6 @@ from typing import Annotated, Any, NamedTuple, Required, TypedDict
 import pytest
 
 import families
-from paceline.bench.run.directory import RECORDS
 from paceline.cli import parser
 from paceline.cli.options import MOST
 from paceline.files import reading
@@ -27,6 +26,7 @@ from paceline.files.reading import read_file, read_pipe
 from paceline.files.shape import Count, shaped
 from paceline.planning.specs import LARGEST_DRAFT
 from paceline.targets.replay import open_vocabulary
+from paceline_lab.bench.run.directory import RECORDS
 from runs import made_run
 from test_cli import say
 

@@ -17,33 +17,22 @@ from pathlib import Path
 import pytest
 
 import paceline
-import paceline.bench
+import paceline_lab
 
 ROOT = Path(__file__).resolve().parent.parent
-SRC = ROOT / "src" / "paceline"
+SRC = ROOT / "src"
 
 # Top to bottom: a room imports only itself and rooms before it.
-ROOMS = (
-    *(
-        "errors",
-        "files",
-        "compiled",
-        "launching",
-        "once",
-        "recent",
-        "cluster",
-        "vocabulary",
-        "translate",
-        "law",
-        "context",
-        "beams",
-        "tree",
-        "verify",
-        "dictionary",
-        "targets",
+PACKAGES = {
+    "paceline": (
+        *("errors", "files", "compiled", "launching", "once", "recent", "vocabulary", "translate", "law", "context"),
+        *("beams", "tree", "verify", "dictionary", "targets", "drafters", "planning", "engine", "api", "testing"),
+        *("integrations", "cli"),
     ),
-    *("drafters", "planning", "engine", "api", "integrations", "check", "testing", "bench", "train", "cli"),
-)
+    "paceline_lab": ("check", "bench", "machine", "measure", "demo", "commands"),
+    "paceline_make": ("states", "cluster", "cards", "dictionary", "redrafter", "commands"),
+}
+ORDER = [f"{package}.{room}" for package, rooms in PACKAGES.items() for room in rooms]
 DOOR = "__init__"
 OUTSIDE_THE_ORDER = frozenset({DOOR, "__main__"})
 NOT_CODE = frozenset({"py.typed", "__pycache__"})
@@ -80,10 +69,10 @@ EXPORTS = [
     "load",
 ]
 
-ROOMS_OF_SOFTMAX = frozenset({"law", "train"})
+ROOMS_OF_SOFTMAX = frozenset({"paceline.law", "paceline_make.redrafter"})
 SOFTMAX_NAMES = frozenset({"softmax", "log_softmax", "logsumexp", "Softmax", "LogSoftmax"})
 SOFTMAX_ELSEWHERE = {
-    "targets/hf/attention.py": "attention weights: a softmax over keys, not over the vocabulary",
+    "paceline/targets/hf/attention.py": "attention weights: a softmax over keys, not over the vocabulary",
 }
 
 HEAVY = ("torch", "transformers", "numpy", "scipy", "rich", "pandas", "matplotlib", "jinja2")
@@ -98,6 +87,7 @@ MACHINE_WORDS = re.compile(
 SPOKEN_PLACES = (
     *(
         "src",
+        "tools",
         "papers",
         "docs",
         "examples",
@@ -119,25 +109,29 @@ def source_files() -> list[Path]:
 
 
 def room_of(path: Path) -> str:
-    """`law/noise.py` and `law.py` both belong to the room `law`; paths are relative to the package."""
-    return path.parts[0].removesuffix(".py")
+    """`paceline/law/noise.py` and `paceline/law.py` both belong to the room `paceline.law`."""
+    return ".".join(path.parts[:2]).removesuffix(".py")
 
 
 def complaints_of_tree(rule: Callable[[Path, str], list[str]]) -> list[str]:
     return [c for f in source_files() for c in rule(f.relative_to(SRC), f.read_text(encoding="utf8"))]
 
 
+def of_package(path: str) -> Path:
+    return Path(os.path.normpath(Path("paceline") / path))
+
+
 # --- (a) imports point upwards ------------------------------------------------------------------------------
 
 
-def unknown_rooms(names: list[str]) -> list[str]:
-    known = {*ROOMS, *OUTSIDE_THE_ORDER, *NOT_CODE}
-    return [f"{name} is no room of the house" for name in names if name.removesuffix(".py") not in known]
+def unknown_rooms(package: str, names: list[str]) -> list[str]:
+    known = {*PACKAGES[package], *OUTSIDE_THE_ORDER, *NOT_CODE}
+    return [f"{name} is no room of {package}" for name in names if name.removesuffix(".py") not in known]
 
 
 def imported_names(path: Path, source: str) -> Iterator[tuple[int, str]]:
     """Every dotted name a file imports, absolute, wherever in the file the import stands."""
-    package = ("paceline", *path.parent.parts)
+    package = path.parent.parts
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -156,28 +150,29 @@ def called_name(call: ast.Call) -> str:
 
 def misdirected_imports(path: Path, source: str) -> list[str]:
     room = room_of(path)
-    if room in OUTSIDE_THE_ORDER:
+    if room.partition(".")[2] in OUTSIDE_THE_ORDER:
         return []
     complaints = []
     for line, name in imported_names(path, source):
-        top, _, rest = name.partition(".")
-        if top != "paceline" or rest == "__version__":
+        package, _, rest = name.partition(".")
+        if package not in PACKAGES or rest == "__version__":
             continue
-        wanted = rest.split(".")[0]
-        if wanted not in ROOMS:
+        wanted = f"{package}.{rest.split('.')[0]}"
+        if wanted not in ORDER:
             complaints.append(f"{path}:{line} fetches {name} through the front door, not from its room")
-        elif ROOMS.index(wanted) > ROOMS.index(room):
+        elif ORDER.index(wanted) > ORDER.index(room):
             complaints.append(f"{path}:{line} {room} imports {wanted}, which is below it")
     return complaints
 
 
-def test_every_top_level_name_is_a_room() -> None:
-    assert unknown_rooms([entry.name for entry in SRC.iterdir()]) == []
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_top_level_name_is_a_room(package: str) -> None:
+    assert unknown_rooms(package, [entry.name for entry in (SRC / package).iterdir()]) == []
 
 
 def test_a_utility_drawer_is_no_room() -> None:
     names = ["utils.py", "law", "tree.py", "__init__.py"]
-    assert unknown_rooms(names) == ["utils.py is no room of the house"]
+    assert unknown_rooms("paceline", names) == ["utils.py is no room of paceline"]
 
 
 def test_imports_point_upwards() -> None:
@@ -198,10 +193,14 @@ def test_imports_point_upwards() -> None:
         ("tree.py", "importlib.import_module('paceline.engine.serial')"),
         ("engine/serial.py", "from paceline import load"),
         ("engine/serial.py", "import paceline"),
+        ("cli/generate.py", "from paceline_lab.demo import shown"),
+        ("cli/generate.py", "import paceline_make.dictionary.build"),
+        ("../paceline_lab/bench/race.py", "from paceline_make.redrafter.run import Workshop"),
+        ("../paceline_lab/check/run.py", "from paceline_lab.bench.race import Race"),
     ],
 )
 def test_a_downward_import_is_seen(path: str, source: str) -> None:
-    assert len(misdirected_imports(Path(path), source)) == 1
+    assert len(misdirected_imports(of_package(path), source)) == 1
 
 
 @pytest.mark.parametrize(
@@ -211,36 +210,37 @@ def test_a_downward_import_is_seen(path: str, source: str) -> None:
         ("targets/hf/model.py", "from .cache import Cache\nfrom ..base import Target\nfrom ...law import x"),
         ("integrations/openai.py", "from paceline import __version__\nimport torch"),
         ("__init__.py", "from paceline.cli import main"),
+        ("../paceline_make/redrafter/run.py", "from paceline.law import Law\nfrom paceline_lab.bench.race import Race"),
     ],
 )
 def test_an_upward_import_is_allowed(path: str, source: str) -> None:
-    assert misdirected_imports(Path(path), source) == []
+    assert misdirected_imports(of_package(path), source) == []
 
 
 PAPERS = ROOT / "papers"
-PUBLIC = ("__future__", "paceline", "paceline.bench", "papers")
+PUBLIC = ("__future__", "paceline", "paceline_lab", "papers")
 
 
 def private_imports(path: Path, source: str) -> list[str]:
-    """What scripts of papers take from within the package, past its doors."""
+    """What scripts of papers take from within the packages, past their doors."""
     found = (
         (node.lineno, name)
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module or "."] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
     )
-    return [f"{path}:{n} imports {name}" for n, name in found if name.startswith("paceline.") and name not in PUBLIC]
+    return [f"{path}:{n} imports {name}" for n, name in found if name.startswith("paceline") and name not in PUBLIC]
 
 
 def test_scripts_of_papers_use_what_users_have() -> None:
     files = sorted(PAPERS.rglob("*.py"))
     assert files
     assert [c for f in files for c in private_imports(f.relative_to(ROOT), f.read_text(encoding="utf8"))] == []
-    assert len(private_imports(Path("a.py"), "from paceline.bench.run.desk import Plan\nimport paceline.law")) == 2
+    assert len(private_imports(Path("a.py"), "from paceline_lab.bench.run.desk import Plan\nimport paceline.law")) == 2
 
 
 def test_what_scripts_of_papers_may_use_resolves() -> None:
-    assert [name for name in paceline.bench.__all__ if getattr(paceline.bench, name, None) is None] == []
+    assert [name for name in paceline_lab.__all__ if getattr(paceline_lab, name, None) is None] == []
 
 
 def test_every_script_of_papers_is_listed_and_every_item_has_its_line() -> None:
@@ -273,7 +273,7 @@ def fresh_import(statement: str) -> tuple[float, list[str]]:
         "seconds = time.perf_counter() - start\n"
         f"print(json.dumps([seconds, [m for m in {HEAVY!r} if m in sys.modules]]))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(SRC.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     seconds, loaded = json.loads(done.stdout)
     return seconds, loaded
@@ -296,7 +296,7 @@ READING = re.compile(r"^\s*(?:import|from) (?:pandas|matplotlib)\b", re.MULTILIN
 
 def test_only_bench_reads_with_the_packages_of_its_extra() -> None:
     readers = {room_of(file.relative_to(SRC)) for file in source_files() if READING.search(file.read_text("utf8"))}
-    assert readers == {"bench"}
+    assert readers == {"paceline_lab.bench"}
 
 
 def test_drafting_needs_no_package_of_an_extra() -> None:
@@ -305,7 +305,7 @@ def test_drafting_needs_no_package_of_an_extra() -> None:
     commands = "from paceline.cli import parser; parser()"
     done = subprocess.run(
         [sys.executable, "-c", f"{absent}; {drafting}; {commands}"],
-        env={**os.environ, "PYTHONPATH": str(SRC.parent)},
+        env={**os.environ, "PYTHONPATH": str(SRC)},
         capture_output=True,
         text=True,
     )
@@ -353,10 +353,10 @@ def test_softmax_lives_in_law() -> None:
     ],
 )
 def test_a_stray_softmax_is_seen(source: str) -> None:
-    assert len(stray_softmax(Path("engine/serial.py"), source)) == 1
-    assert stray_softmax(Path("law/warp.py"), source) == []
-    assert stray_softmax(Path("train/loss.py"), source) == []
-    assert stray_softmax(Path("targets/hf/attention.py"), source) == []
+    assert len(stray_softmax(Path("paceline/engine/serial.py"), source)) == 1
+    assert stray_softmax(Path("paceline/law/warp.py"), source) == []
+    assert stray_softmax(Path("paceline_make/redrafter/loss.py"), source) == []
+    assert stray_softmax(Path("paceline/targets/hf/attention.py"), source) == []
 
 
 # --- (e) length --------------------------------------------------------------------------------------------
@@ -390,22 +390,27 @@ def test_a_long_file_and_a_long_function_are_seen() -> None:
 
 
 def map_entries(page: str) -> list[str]:
-    """The rooms that the first code block after the heading lists: the first word of each unindented line."""
+    """The rooms that the first code block after the heading lists, each below its package: the first word of each
+    unindented line."""
     _, found, after = page.partition(f"\n{MAP_HEADING}\n")
     block = re.search(r"^```[^\n]*\n(.*?)^```", after, re.MULTILINE | re.DOTALL)
     if not found or block is None:
         return []
-    lines = [line for line in block.group(1).splitlines() if line[:1].strip()]
-    words = [line.split()[0] for line in lines]
-    return [word.rstrip("/").removesuffix(".py") for word in words if word != "src/paceline/"]
+    entries, package = list[str](), ""
+    for line in block.group(1).splitlines():
+        if line.startswith("src/"):
+            package = line.removeprefix("src/").rstrip("/ ")
+        elif line[:1].strip():
+            entries.append(f"{package}.{line.split()[0].rstrip('/').removesuffix('.py')}")
+    return entries
 
 
-def map_complaints(page: str, names: list[str]) -> list[str]:
-    rooms = {name.removesuffix(".py") for name in names if name not in NOT_CODE}
+def map_complaints(page: str, paths: list[str]) -> list[str]:
+    outside = NOT_CODE | {f"{name}.py" for name in OUTSIDE_THE_ORDER}
+    rooms = {room_of(Path(path)) for path in paths if Path(path).name not in outside}
     listed = Counter(map_entries(page))
-    missing = sorted(rooms - OUTSIDE_THE_ORDER - set(listed))
     return [
-        *(f"{room} is not on the map under '{MAP_HEADING}'" for room in missing),
+        *(f"{room} is not on the map under '{MAP_HEADING}'" for room in sorted(rooms - set(listed))),
         *(f"the map lists {name}, which does not exist" for name in sorted(set(listed) - rooms)),
         *(f"the map lists {name} {count} times" for name, count in sorted(listed.items()) if count > 1),
     ]
@@ -413,16 +418,17 @@ def map_complaints(page: str, names: list[str]) -> list[str]:
 
 def test_the_map_is_the_tree() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf8")
-    assert map_complaints(page, [entry.name for entry in SRC.iterdir()]) == []
+    assert map_complaints(page, [str(entry.relative_to(SRC)) for entry in SRC.glob("*/*")]) == []
 
 
 def test_a_drifted_map_is_seen() -> None:
-    text = "# x\n\n## The house\n\nwords\n\n```text\nlaw/  sampling\n  penalties\ntree  drafts\n```\n"
-    assert map_complaints(text, ["law", "tree.py", "py.typed", "__init__.py", "__pycache__"]) == []
-    assert map_complaints(text, ["law"]) == ["the map lists tree, which does not exist"]
-    assert map_complaints(text, ["law", "tree.py", "cli"]) == ["cli is not on the map under '## The house'"]
-    assert map_complaints(text.replace("tree ", "law/ "), ["law"]) == ["the map lists law 2 times"]
-    assert len(map_complaints("no map at all", ["law", "tree.py"])) == 2
+    text = "# x\n\n## The house\n\nwords\n\n```text\nsrc/a/\nlaw/  sampling\n  penalties\ntree  drafts\n```\n"
+    assert map_complaints(text, ["a/law", "a/tree.py", "a/py.typed", "a/__init__.py", "a/__pycache__"]) == []
+    assert map_complaints(text, ["a/law"]) == ["the map lists a.tree, which does not exist"]
+    assert map_complaints(text, ["a/law", "a/tree.py", "a/cli"]) == ["a.cli is not on the map under '## The house'"]
+    assert len(map_complaints(text.replace("src/a", "src/b"), ["a/law", "a/tree.py"])) == 4
+    assert map_complaints(text.replace("tree ", "law/ "), ["a/law"]) == ["the map lists a.law 2 times"]
+    assert len(map_complaints("no map at all", ["a/law", "a/tree.py"])) == 2
 
 
 # --- (g) the project speaks of itself alone ----------------------------------------------------------------

@@ -16,7 +16,6 @@ from torch import Tensor
 import paceline
 from families import LAYERS, POSITIONS, WINDOW, build
 from paceline import InputError
-from paceline.check.run import Checker
 from paceline.drafters.assistant.model import DraftModel
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Request, Want
@@ -32,6 +31,7 @@ from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
+from paceline_lab.check.run import Checker
 from scoring import filled, load_quietly, random_tree, score, stepwise, tokens
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]

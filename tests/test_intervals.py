@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from paceline.bench.statistics import (
+from paceline_lab.bench.statistics import (
     Estimate,
     difference,
     holm,

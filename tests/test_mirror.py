@@ -30,7 +30,6 @@ from engine import SIZE, habitual
 from paceline.api.model import LanguageModel
 from paceline.api.settings import Settings
 from paceline.api.writing import Generation
-from paceline.bench import Waiting
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.assistant.growth import DraftShape
@@ -54,6 +53,7 @@ from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import ROOT, DraftTree
 from paceline.verify import Verdict
+from paceline_lab import Waiting
 
 PROMPT = "The old house stood at the end of"
 DRAFT, FOREIGN = "pocket-draft", "pocket-foreign"

@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 
 import families
 import paceline
-from paceline.bench.forwards import bytes_of_token
-from paceline.bench.peers.mlx_lm import MlxLm
-from paceline.check.tiny import build as tiny_model
-from paceline.check.tiny import configuration
 from paceline.cli import main
 from paceline.targets.hf.load import load_target
 from paceline.targets.trust import trusts_all
+from paceline_lab.bench.forwards import bytes_of_token
+from paceline_lab.bench.peers.mlx_lm import MlxLm
+from paceline_lab.check.tiny import build as tiny_model
+from paceline_lab.check.tiny import configuration
 
 Damage = Callable[[Path], object]
 

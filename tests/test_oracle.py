@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.bench.oracle import Curve, Oracle, curve_of
-from paceline.bench.run.directory import About, Run
-from paceline.bench.run.record import Record, TextVerdict
+from paceline_lab.bench.oracle import Curve, Oracle, curve_of
+from paceline_lab.bench.run.directory import About, Run
+from paceline_lab.bench.run.record import Record, TextVerdict
 from runs import made_run
 from test_cli import say
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.bench import overlap_advice
-from paceline.bench.early_exit import UNFORESEEN, foreseen
-from paceline.bench.overlap import Parts, Trial
-from paceline.bench.waiting import Waiting
 from paceline.cli import main
+from paceline_lab.bench.early_exit import UNFORESEEN, foreseen
+from paceline_lab.bench.waiting import Waiting
+from paceline_lab.machine import overlap_advice
+from paceline_lab.machine.overlap import Parts, Trial
 
 PARTS = Parts(lower=10, exit=1, upper=10, end=1, first=2, level=2, single=1)
 

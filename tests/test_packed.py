@@ -14,7 +14,6 @@ from torch import nn
 
 from engine import write
 from families import build
-from paceline.check.rescore import wider_twin
 from paceline.drafters import make_drafter
 from paceline.targets.base import Request, Want
 from paceline.targets.hf import packed as packing
@@ -22,6 +21,7 @@ from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.packed import PackedLinear, ReadOnlyWeight, pack, parameter_count
 from paceline.targets.hf.target import HFTarget
+from paceline_lab.check.rescore import wider_twin
 from scoring import CLOSE, CONTEXT, apart, filled, packs, path_gaps, random_tree, score, tokens
 
 pytestmark = pytest.mark.usefixtures("not_compiled")

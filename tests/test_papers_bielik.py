@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench import open_vocabulary
+from paceline_lab import open_vocabulary
 from papers.bielik import acceptance, breakeven, buckets, content, measured, rewind, speed, table12_energy
 from papers.bielik.measured import (
     DRAFTED,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.bench import Summary
-from paceline.bench.run.directory import write_about
+from paceline_lab import Summary
+from paceline_lab.bench.run.directory import write_about
 from papers.bielik import breakeven
 from papers.bielik.breakeven import BETA, RATIO, TABLE5, TABLE7, conditions, of_paper, of_runs
 from papers.bielik.formula import (

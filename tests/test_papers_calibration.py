@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.bench import Calibration, Summary, open_suite
+from paceline_lab import Calibration, Summary, open_suite
 from papers.common import draw
 from papers.unispec import common, figure2_curves, figure5_sizes, figure6_samples, table14_setup
 from papers.unispec.calibration import (

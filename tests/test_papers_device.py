@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from families import build
-from paceline.bench.loading import _timed_probe
 from paceline.targets.hf import probe
 from paceline.targets.hf.target import HFTarget
+from paceline_lab.bench.loading import _timed_probe
 from papers.device import __main__ as device
 from papers.device.findings import KEY, Finding
 from papers.device.parts import KINDS, SMALL, Sizes, parts_of, read_tests, specs

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from paceline.bench import Counts
 from paceline.vocabulary import Vocabulary
+from paceline_lab import Counts
 from papers.common import Claim
 from papers.dictspec import figure1_fertility, figure2_sizes, figure3_orders, sweep, table3_fertility, table4_best
 from papers.dictspec.data import fertility

@@ -15,10 +15,10 @@ import pytest
 import paceline
 import runs as made_up
 from paceline.api.model import LanguageModel
-from paceline.bench import Summary
-from paceline.bench.run.ours import parted
 from paceline.drafters import make_drafter
 from paceline.drafters.mirror.place import usable_cores
+from paceline_lab import Summary
+from paceline_lab.bench.run.ours import parted
 from papers.common import Claim
 from papers.mirror import batch, objectives, tasks
 from papers.mirror.common import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, parser, ratio_of, two

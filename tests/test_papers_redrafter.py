@@ -21,9 +21,9 @@ import torch
 import paceline
 from paceline import DraftTree
 from paceline.api.model import LanguageModel
-from paceline.bench import Summary
 from paceline.drafters.redrafter.checkpoint import write_head
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
+from paceline_lab import Summary
 from papers.redrafter import arrivals, beams, labels, packing, shape, tasks
 from papers.redrafter.common import METHOD, OWN, conditions, parser, per_request, spec, with_suite, written
 from papers.redrafter.unpacked import unpacked

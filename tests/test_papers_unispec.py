@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from paceline import DraftTree
-from paceline.bench import Calibration, Estimate, Prompt, Summary
-from paceline.bench.run.directory import write_about
 from paceline.drafters import make_drafter
+from paceline_lab import Calibration, Estimate, Prompt, Summary
+from paceline_lab.bench.run.directory import write_about
 from papers.common import Claim, Report, Way
 from papers.unispec import (
     figure2_curves,

@@ -19,17 +19,17 @@ import pytest
 import torch
 
 import paceline
-from paceline.bench.peers import PEERS, READERS, Weights, check_peer, make_peer, open_reader
-from paceline.bench.peers import vllm as vllm_peer
-from paceline.bench.peers.gguf_file import stored_type
-from paceline.bench.peers.openvino import properties
-from paceline.bench.peers.openvino_graph import rounded
-from paceline.bench.peers.weights import ordinary
-from paceline.bench.run.contestant import Job, Missing, TextContestant, Written
 from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.law import Sampling
+from paceline_lab.bench.peers import PEERS, READERS, Weights, check_peer, make_peer, open_reader
+from paceline_lab.bench.peers import vllm as vllm_peer
+from paceline_lab.bench.peers.gguf_file import stored_type
+from paceline_lab.bench.peers.openvino import properties
+from paceline_lab.bench.peers.openvino_graph import rounded
+from paceline_lab.bench.peers.weights import ordinary
+from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Written
 
 NEEDED = ("transformers", "transformers-lookup", "transformers-assisted", "transformers-uag")
 LLAMA = ("llama-cpp", "llama-cpp-lookup", "llama-cpp-assisted")

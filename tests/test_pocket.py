@@ -29,9 +29,9 @@ from paceline.targets.pocket.bundle import (
 )
 from paceline.targets.pocket.names import NAMES, is_bundled
 from paceline.targets.pocket.target import BundledTarget
-from paceline.train.pocket import MOST_BYTES, weight_bytes
 from paceline.vocabulary import Vocabulary
 from scoring import CLOSE, apart, gap_to_own, scored_anew
+from tools.pocket import MOST_BYTES, weight_bytes
 
 AWKWARD = (
     "It was the best of times,  it was\tthe worst of times.\n\n\n  And so — «on».",

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from families import build
-from paceline.bench.quality import WINDOW, compared, windows
 from paceline.cli import main
 from paceline.targets.hf.integers.target import quantized
+from paceline_lab.bench.quality import WINDOW, compared, windows
 from scoring import load_quietly, target_of, tokens
 
 

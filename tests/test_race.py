@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.race import Clock, Contestant, Race, order
-from paceline.bench.texts import Texts, first_difference
+from paceline_lab.bench.race import Clock, Contestant, Race, order
+from paceline_lab.bench.texts import Texts, first_difference
 
 
 class Time:

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from paceline.bench.report import charts, texts
-from paceline.bench.report.forms import STEPS, TEMPLATES, step_of
-from paceline.bench.report.whole import MARK, MARKDOWN, PAGE, files
-from paceline.bench.report.words import headline, second_sentences, short, times
-from paceline.bench.run.directory import Run
-from paceline.bench.run.record import TextVerdict
-from paceline.bench.statistics import Estimate
-from paceline.bench.summary import Summary
-from paceline.bench.warnings import warnings
 from paceline.cli import main
-from paceline.cli.bench.report import write_report
 from paceline.verify import Kind
+from paceline_lab.bench.report import charts, texts
+from paceline_lab.bench.report.forms import STEPS, TEMPLATES, step_of
+from paceline_lab.bench.report.whole import MARK, MARKDOWN, PAGE, files
+from paceline_lab.bench.report.words import headline, second_sentences, short, times
+from paceline_lab.bench.run.directory import Run
+from paceline_lab.bench.run.record import TextVerdict
+from paceline_lab.bench.statistics import Estimate
+from paceline_lab.bench.summary import Summary
+from paceline_lab.bench.warnings import warnings
+from paceline_lab.commands.bench.report import write_report
 from runs import made_run
 from test_pictures import HOSTILE, contrast, shades
 

@@ -11,10 +11,10 @@ import browser
 from browser import Browser
 from paceline.api.pictures import cells
 from paceline.api.pictures.page import POLICY
-from paceline.bench.report import texts
-from paceline.bench.report.whole import PAGE, files
-from paceline.bench.run.directory import Run
-from paceline.bench.summary import Summary
+from paceline_lab.bench.report import texts
+from paceline_lab.bench.report.whole import PAGE, files
+from paceline_lab.bench.run.directory import Run
+from paceline_lab.bench.summary import Summary
 from runs import made_run
 
 pytestmark = pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing()))

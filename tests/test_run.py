@@ -20,12 +20,6 @@ import torch
 import paceline
 from clock import MadeClock
 from engine import SIZE, habitual, tabled, write
-from paceline.bench.race import Clock
-from paceline.bench.run.contestant import Job, TextContestant, Written, cut
-from paceline.bench.run.directory import ABOUT, RECORDS, read
-from paceline.bench.run.ours import Drafting, Ours, parted
-from paceline.bench.run.protocol import Conditions
-from paceline.bench.run.record import ROUND_COLUMNS, SPLIT, Record, TextVerdict
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
 from paceline.files import claimed
@@ -36,6 +30,12 @@ from paceline.targets.base import Target
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
 from paceline.verify import Rule
+from paceline_lab.bench.race import Clock
+from paceline_lab.bench.run.contestant import Job, TextContestant, Written, cut
+from paceline_lab.bench.run.directory import ABOUT, RECORDS, read
+from paceline_lab.bench.run.ours import Drafting, Ours, parted
+from paceline_lab.bench.run.protocol import Conditions
+from paceline_lab.bench.run.record import ROUND_COLUMNS, SPLIT, Record, TextVerdict
 from refereed import METHODS, Echo, encode, finished, prompts, refereed
 
 

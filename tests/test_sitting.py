@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paceline.bench import machine
-from paceline.bench.report.provenance import _flat
+from paceline_lab.bench import machine
+from paceline_lab.bench.report.provenance import _flat
 
 
 def test_a_machine_without_a_card_says_so() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.bench.run.directory import Run, read
-from paceline.bench.run.record import SPLIT, TextVerdict
-from paceline.bench.statistics import Estimate
-from paceline.bench.summary import Figures, Summary
-from paceline.bench.warnings import warnings
+from paceline_lab.bench.run.directory import Run, read
+from paceline_lab.bench.run.record import SPLIT, TextVerdict
+from paceline_lab.bench.statistics import Estimate
+from paceline_lab.bench.summary import Figures, Summary
+from paceline_lab.bench.warnings import warnings
 from runs import made_run
 
 

@@ -14,12 +14,12 @@ from paceline.targets.hf.load import load_target
 from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import WEIGHTS
 from paceline.targets.pocket.names import NAMES
-from paceline.train import corpus, pocket, tokenizers
-from paceline.train.corpus import SOURCES, windows
-from paceline.train.loop import TrainingRun, held_out_loss
-from paceline.train.plans import PLANS, ModelPlan, Schedule
-from paceline.train.pocket import Workshop
 from paceline.vocabulary import Vocabulary
+from tools import corpus, pocket, tokenizers
+from tools.corpus import SOURCES, windows
+from tools.loop import TrainingRun, held_out_loss
+from tools.plans import PLANS, ModelPlan, Schedule
+from tools.pocket import Workshop
 
 SCHEDULE = Schedule(
     tokens=6 * 64, window=16, long_window=32, long_share=0.34, tokens_per_step=64, warmup=2, save_every=2

@@ -18,15 +18,16 @@ import torch
 import paceline
 from engine import SIZE, habitual
 from paceline.api.model import LanguageModel
-from paceline.cli import main, train
+from paceline.cli import main
 from paceline.drafters.redrafter.checkpoint import read_head
 from paceline.errors import DamagedFile, InputError, UnwritableFile
 from paceline.targets.table import TableTarget
-from paceline.train import pocket
-from paceline.train.redrafter import run, watch
-from paceline.train.redrafter.labels import LabelSettings, Teacher
-from paceline.train.states import read_state, save_state, usable
+from paceline_make.commands import train
+from paceline_make.redrafter import run, watch
+from paceline_make.redrafter.labels import LabelSettings, Teacher
+from paceline_make.states import read_state, save_state, usable
 from test_train_redrafter import TEXT, losses, stream
+from tools import pocket
 
 SENTENCE = "paceline train redrafter: error: "
 SMALL = {"positions": "256", "window": "16", "ahead": "1", "epochs": "1", "batch-size": "64", "exit": "8"}

@@ -27,15 +27,15 @@ from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.table import TableTarget
-from paceline.train.redrafter import watch
-from paceline.train.redrafter.data import Passage, Stream, read_passages, stream_of
-from paceline.train.redrafter.labels import NOTHING, Labels, LabelSettings, Teacher
-from paceline.train.redrafter.lessons import FreshLessons, StoredLessons
-from paceline.train.redrafter.loop import HeadTraining, Schedule
-from paceline.train.redrafter.loss import Lesson, expected_tokens
-from paceline.train.redrafter.run import Recipe, Workshop
-from paceline.train.redrafter.store import LabelStore
-from paceline.train.redrafter.watch import watched
+from paceline_make.redrafter import watch
+from paceline_make.redrafter.data import Passage, Stream, read_passages, stream_of
+from paceline_make.redrafter.labels import NOTHING, Labels, LabelSettings, Teacher
+from paceline_make.redrafter.lessons import FreshLessons, StoredLessons
+from paceline_make.redrafter.loop import HeadTraining, Schedule
+from paceline_make.redrafter.loss import Lesson, expected_tokens
+from paceline_make.redrafter.run import Recipe, Workshop
+from paceline_make.redrafter.store import LabelStore
+from paceline_make.redrafter.watch import watched
 
 TEXT = "The old house stood at the end of the lane, and nobody had lived in it for years. "
 

@@ -12,14 +12,6 @@ from typing import Any
 import pytest
 
 from engine import habitual, tabled
-from paceline.bench.compare import Between
-from paceline.bench.race import Clock
-from paceline.bench.run.contestant import Job, Written
-from paceline.bench.run.directory import Run, read
-from paceline.bench.run.ours import Drafting, Ours
-from paceline.bench.run.record import Record, TextVerdict
-from paceline.bench.summary import Summary
-from paceline.bench.warnings import warnings
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter, make_drafter
 from paceline.engine.serial import run as drive
@@ -27,6 +19,14 @@ from paceline.law import Sampling
 from paceline.targets.base import Target
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, DraftTree
+from paceline_lab.bench.compare import Between
+from paceline_lab.bench.race import Clock
+from paceline_lab.bench.run.contestant import Job, Written
+from paceline_lab.bench.run.directory import Run, read
+from paceline_lab.bench.run.ours import Drafting, Ours
+from paceline_lab.bench.run.record import Record, TextVerdict
+from paceline_lab.bench.summary import Summary
+from paceline_lab.bench.warnings import warnings
 from refereed import Echo, encode, finished, prompts, refereed
 from runs import made_run
 from test_cli import say

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 
 import paceline
-from paceline.bench.peers.weights import ordinary
 from paceline.drafters.indexing import build
 from paceline.integrations.vllm.settings import Settings
+from paceline_lab.bench.peers.weights import ordinary
 from vllm_engine import PROMPTS, TOKENS
 
 PYTHON = os.environ.get("PACELINE_VLLM", "")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.suites import Prompt, Workload, as_lines, encode, open_suite
-from paceline.bench.suites import sources as places
-from paceline.bench.suites.prompts import spread
-from paceline.bench.suites.requests import PHRASES, REQUESTS
-from paceline.bench.suites.spec_bench import CHAT_CATEGORIES, TASKS
 from paceline.vocabulary import Vocabulary
+from paceline_lab.bench.suites import Prompt, Workload, as_lines, encode, open_suite
+from paceline_lab.bench.suites import sources as places
+from paceline_lab.bench.suites.prompts import spread
+from paceline_lab.bench.suites.requests import PHRASES, REQUESTS
+from paceline_lab.bench.suites.spec_bench import CHAT_CATEGORIES, TASKS
 from test_chat import TEMPLATE
 from test_cli import say
 from tokenizer_kinds import tokenizer_of

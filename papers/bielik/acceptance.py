@@ -20,7 +20,7 @@ from dataclasses import asdict
 import numpy as np
 
 import paceline
-from paceline.bench import open_vocabulary
+from paceline_lab import open_vocabulary
 from papers.bielik.measured import (
     CONTEXT,
     DRAFTED,

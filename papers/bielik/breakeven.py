@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.bench import Summary, read_run
+from paceline_lab import Summary, read_run
 from papers.bielik.formula import (
     EXACT,
     FORMS,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.bench import Summary
+from paceline_lab import Summary
 from papers.bielik.breakeven import TABLE11, Condition, conditions, opened
 from papers.bielik.measured import ALPACA, SYNTHETIC, UNIT_NAMES, WIKIPEDIA, WRITTEN, is_called
 from papers.common import Claim, Report, parser, script

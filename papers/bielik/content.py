@@ -19,7 +19,7 @@ from dataclasses import asdict
 import numpy as np
 
 import paceline
-from paceline.bench import Prompt, open_suite
+from paceline_lab import Prompt, open_suite
 from papers.bielik.measured import (
     ALPACA,
     CONTEXT,

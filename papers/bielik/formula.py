@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from paceline.bench import Estimate
+from paceline_lab import Estimate
 
 CONFIDENCE = 0.95
 Floats = NDArray[np.float64]

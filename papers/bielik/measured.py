@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from paceline.bench import Prompt, open_suite
+from paceline_lab import Prompt, open_suite
 from papers import common
 from papers.bielik.formula import CONFIDENCE
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paceline.bench import Sources, Vocabulary, open_suite, open_vocabulary, tokenizers_in
+from paceline_lab import Sources, Vocabulary, open_suite, open_vocabulary, tokenizers_in
 from papers.common import Claim, Report, parser, script
 from papers.dictspec.data import add_data, by_language, tokenizers
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import paceline
-from paceline.bench import Summary, as_lines, race_methods
+from paceline_lab import Summary, as_lines, race_methods
 from papers import common
 from papers.bielik.measured import (
     ALPACA,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.bench import terminable
+from paceline_lab import terminable
 from papers.common import Report, parser, script
 from papers.device.parts import KINDS, SMALL, Sizes, parts_of
 from papers.device.running import Record, here, run_all

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from paceline.bench import load_in_steps
+from paceline_lab import load_in_steps
 from papers.device.findings import found
 
 

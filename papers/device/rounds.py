@@ -15,7 +15,7 @@ from statistics import mean
 from typing import Any
 
 import paceline
-from paceline.bench import open_meter, open_suite
+from paceline_lab import open_meter, open_suite
 from papers.common import script
 from papers.device.findings import found, not_run, options_of, short
 from papers.device.profiles import profiled

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from paceline.bench import sitting
+from paceline_lab import sitting
 from papers.common import write
 from papers.device import findings
 from papers.device.findings import KEY, Finding, findings_of, short

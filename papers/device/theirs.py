@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import paceline
-from paceline.bench import Watch, generated, open_suite, ordinary
+from paceline_lab import Watch, generated, open_suite, ordinary
 from papers.common import script
 from papers.device.findings import found, options_of, short
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.bench import Sources, tokenizers_in
+from paceline_lab import Sources, tokenizers_in
 
 if TYPE_CHECKING:
-    from paceline.bench import Vocabulary
+    from paceline_lab import Vocabulary
 
 PARALLEL = "parallel"
 """Folder of the data folder: texts that say the same in many languages, line by line."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import paceline
-from paceline.bench import VLLMEngine, open_suite, ordinary
+from paceline_lab import VLLMEngine, open_suite, ordinary
 from papers.common import UNBOUNDED, Claim, Report, parser, progress, script
 
 LANGUAGES = "uk", "crh-Cyrl", "crh-Latn"

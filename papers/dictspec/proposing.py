@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import paceline
-from paceline.bench import Proposer
+from paceline_lab import Proposer
 from papers.common import Report, parser, script
 
 WARM = 5

@@ -26,7 +26,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.bench import (
+from paceline_lab import (
     Corpus,
     Counts,
     Rule,
@@ -44,7 +44,7 @@ from papers.dictspec.numbers import MIN_PROBABILITIES, ORDERS, SIZES
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paceline.bench import Vocabulary
+    from paceline_lab import Vocabulary
 
 TOKENIZERS = ("mistral-v3", "mistral-nemo-tekken", "llama3", "qwen2-2.5-3", "gpt2")
 LANGUAGES = ("uk", "crh-Cyrl", "crh-Latn")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.bench import Sources, open_vocabulary
+from paceline_lab import Sources, open_vocabulary
 from papers.common import Report, parser, script
 from papers.dictspec.data import Fertility, add_data, by_language, fertility, parallel, stripped, tokenizers
 from papers.dictspec.numbers import FERTILITY, paper_name

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from paceline.bench import Estimate, Summary
+from paceline_lab import Estimate, Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.mirror.common import (
     Lab,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.bench import Estimate, Summary, difference
+from paceline_lab import Estimate, Summary, difference
 from papers import common
 from papers.common import CHANCE, UNBOUNDED
 from papers.redrafter import common as redrafter

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline import load
-from paceline.bench import Stop, foreseen, open_suite
+from paceline_lab import Stop, foreseen, open_suite
 from papers.common import Claim, Curve, Panel, Report, parser, script
 
 MODEL, DRAFT = "pocket", "pocket-draft"

@@ -17,7 +17,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from paceline import LanguageModel, load
-from paceline.bench import Cell, Trial, Waiting
+from paceline_lab import Cell, Trial, Waiting
 from papers.common import Claim, Report, parser, script
 
 MODEL, DTYPE = "pocket+ballast:300M", "bfloat16"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from paceline.bench import Summary
+from paceline_lab import Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.mirror.common import (
     Lab,

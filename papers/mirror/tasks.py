@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from paceline.bench import Summary
+from paceline_lab import Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.mirror.common import Lab, accepted, conditions, parser, rounds_of, two, with_draft
 from papers.redrafter.common import CHAT, LENGTH, OWN, TASK, WIDTH, spec

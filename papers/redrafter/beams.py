@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from paceline.bench import Summary
+from paceline_lab import Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.redrafter.common import (
     LENGTH,

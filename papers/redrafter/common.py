@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import paceline
-from paceline.bench import Estimate, Summary, open_suite, race_methods
+from paceline_lab import Estimate, Summary, open_suite, race_methods
 from papers import common
 from papers.unispec.common import BUNDLED, BUNDLED_TEMPERATURE, FAILURES, listed, with_options
 

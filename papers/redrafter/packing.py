@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline import DraftTree
-from paceline.bench import Summary
+from paceline_lab import Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script, write
 from papers.redrafter.common import METHOD, Lab, conditions, in_all, parser, per_request, spec, with_suite, written
 from papers.redrafter.unpacked import unpacked

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from paceline.bench import Summary
+from paceline_lab import Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.redrafter.common import Lab, conditions, in_all, overall, parser, spec, with_method, with_suite, written
 from papers.unispec.common import brings, number, with_interval

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.bench import Prompt, Sources, Summary, as_lines, open_suite
+from paceline_lab import Prompt, Sources, Summary, as_lines, open_suite
 from papers import common
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.redrafter.common import LENGTH, METHOD, OWN, WIDTH, Lab, conditions, overall, parser, spec

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from paceline import Ask, Context, Drafter, DraftTree, Seen
-from paceline.bench import Vocabulary, make_drafter
+from paceline_lab import Vocabulary, make_drafter
 
 ROOT = -1
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.bench import Calibration, Prompt, Summary, as_lines, open_suite
+from paceline_lab import Calibration, Prompt, Summary, as_lines, open_suite
 from papers import common
 
 DEGREE, KNOTS, POWER = 2, 8, 3

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 import paceline
-from paceline.bench import Calibration, Estimate, Figures, Summary, calibrate_method, difference, race_methods
+from paceline_lab import Calibration, Estimate, Figures, Summary, calibrate_method, difference, race_methods
 from papers import common
 from papers.common import Claim, Curve, Way
 from papers.unispec.calibration import MOST, RUNS, Kept, Runs, calibration_of, even, write_prompts

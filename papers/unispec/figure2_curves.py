@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from paceline.bench import Calibration, Estimate, Summary, difference
+from paceline_lab import Calibration, Estimate, Summary, difference
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.unispec.calibration import Runs, calibration_of, named
 from papers.unispec.common import Lab, at, number, parser, rounds_ratio, speed_up, tokens_per_round, with_interval

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from paceline import DraftTree
-from paceline.bench import Estimate, Summary
+from paceline_lab import Estimate, Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script, write
 from papers.unispec.common import Lab, parser, size_notes, sized
 from papers.unispec.tables import AUTO, OWN, conditions, published, shared

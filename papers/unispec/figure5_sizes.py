@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline.bench import Calibration
+from paceline_lab import Calibration
 from papers.common import LEVEL, UNBOUNDED, Claim, Curve, Panel, Report, script
 from papers.unispec.calibration import named
 from papers.unispec.common import Lab, parser

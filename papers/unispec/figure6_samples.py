@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paceline.bench import Calibration, Estimate
+from paceline_lab import Calibration, Estimate
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.unispec.common import Lab, parser
 from papers.unispec.tables import OWN, conditions

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.bench import Summary, read_run
+from paceline_lab import Summary, read_run
 from papers import common
 from papers.common import Claim, Curve, Panel, Report, script
 from papers.unispec.tables import Row, Table, by, published, remarks, sampled

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paceline.bench import Summary
+from paceline_lab import Summary
 from papers.common import Claim, Report, Way, script
 from papers.unispec.common import Lab, between, number, over, parser, size_notes, sized, speed_up, with_interval
 from papers.unispec.rouge import NAMES, scores

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from paceline.bench import Prompt, Sources, Summary, Vocabulary, as_lines, languages_of, open_suite, passages
+from paceline_lab import Prompt, Sources, Summary, Vocabulary, as_lines, languages_of, open_suite, passages
 from papers.common import Claim, Panel, Report, Way, script, write
 from papers.unispec.common import Lab, between, curves, over, parser, size_notes, sized, speed_up
 from papers.unispec.tables import beside, by, conditions, of_runs, remarks

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.bench import Summary
+from paceline_lab import Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script
 from papers.unispec.common import Lab, at, faster, parser, size_notes, speed_up
 from papers.unispec.tables import beside, by, conditions, of_run, remarks

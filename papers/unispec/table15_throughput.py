@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline.bench import Summary
+from paceline_lab import Summary
 from papers.common import UNBOUNDED, Claim, Report, Way, script
 from papers.unispec.calibration import forward_seconds
 from papers.unispec.common import Lab, at, faster, parser, size_notes

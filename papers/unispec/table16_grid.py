@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.bench import Calibration, Summary
+from paceline_lab import Calibration, Summary
 from papers.common import Report, Way, script
 from papers.unispec.calibration import Runs
 from papers.unispec.common import HEAD, Lab, at, faster, fastest, parser, rows, size_notes

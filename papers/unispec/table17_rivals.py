@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from paceline.bench import Calibration, Summary
+from paceline_lab import Calibration, Summary
 from papers.common import Claim, Report, Way, script
 from papers.unispec.calibration import MOST, even
 from papers.unispec.common import Lab, at, brings, faster, parser, size_notes, sized, speed_up

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from paceline.bench import Estimate, Summary
+from paceline_lab import Estimate, Summary
 from papers.common import CHANCE, UNBOUNDED, Claim, Report, script
 from papers.unispec.common import Lab, against, pairwise, parser, ratio, size_notes, sized, speed_up, with_interval
 from papers.unispec.tables import AUTO, RIVALS, beside, by, conditions, of_run, remarks

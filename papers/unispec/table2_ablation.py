@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline.bench import Calibration, Summary
+from paceline_lab import Calibration, Summary
 from papers.common import Report, Way, script
 from papers.unispec.common import Lab, at, brings, faster, parser, size_notes, sized, with_options
 from papers.unispec.tables import beside, by, conditions, of_run, remarks

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from paceline.bench import Between, Summary
+from paceline_lab import Between, Summary
 from papers.common import Claim, Report, Way, script
 from papers.unispec.common import Lab, faster, pairwise, parser, size_notes, sized, speed_up, with_interval
 from papers.unispec.tables import beside, by, of_runs, published, remarks, shared

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from paceline.bench import Summary
+from paceline_lab import Summary
 from papers.common import Claim, Panel, Report, Way, script
 from papers.unispec.common import HEAD, Lab, between, curves, over, parser, row, size_notes, sized, speed_up
 from papers.unispec.tables import beside, conditions, remarks

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from paceline.bench import Figures, Summary
+from paceline_lab import Figures, Summary
 from papers.unispec.common import BUNDLED, Lab, number, procedure_of, sized, with_interval, with_options
 
 RIVALS = "lookup:paper", "lookahead:paper", "spectra:paper", "recycling:paper"

@@ -5,24 +5,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 
 from paceline import __version__
-from paceline.cli import (
-    advise,
-    bench,
-    calibrate,
-    chat,
-    check,
-    completion,
-    datastore,
-    demo,
-    dictionary,
-    export,
-    generate,
-    methods,
-    streams,
-    train,
-)
+from paceline.cli import completion, streams
 from paceline.cli.arguments import Parser
 from paceline.cli.failures import OURS, sentence
 from paceline.cli.options import check_most
@@ -32,9 +18,21 @@ from paceline.files import Terminated, terminable
 from paceline.targets.trust import trusting
 
 COMMANDS = (
-    *(demo, generate, chat, advise, calibrate, check, bench),
-    *(train, datastore, dictionary, export, methods, completion),
+    "paceline_lab.commands.demo",
+    "paceline.cli.generate",
+    "paceline.cli.chat",
+    "paceline_lab.commands.advise",
+    "paceline_lab.commands.calibrate",
+    "paceline_lab.commands.check",
+    "paceline_lab.commands.bench",
+    "paceline_make.commands.train",
+    "paceline_make.commands.datastore",
+    "paceline_make.commands.dictionary",
+    "paceline_lab.commands.export",
+    "paceline.cli.methods",
+    "paceline.cli.completion",
 )
+"""The modules of the commands by name, for this package imports nothing of those that measure and make."""
 
 
 def parser() -> Parser:
@@ -43,7 +41,7 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"paceline {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for command in COMMANDS:
-        command.add(commands)
+        import_module(command).add(commands)
     return top
 
 

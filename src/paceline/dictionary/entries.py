@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.dictionary.statistics import LONGEST, NOWHERE, Indices, Statistics, Tokens
+from paceline.dictionary.keys import Indices, Tokens
 
 LEVELS = 16
 """Probabilities are stored as one of these levels, evenly spaced in log odds between the lowest and the highest."""
@@ -73,23 +73,3 @@ def different(rows: Tokens) -> tuple[Tokens, Tokens]:
 def _pairs(rows: Tokens) -> NDArray[np.uint64]:
     """Each two tokens as one number; `NOWHERE` is less than any token."""
     return (np.ascontiguousarray(rows) + np.int32(1)).astype(">u4").view(">u8").astype(np.uint64)
-
-
-def chosen(found: Statistics, *, count: int, min_probability: float, longest: int) -> Entries:
-    """The ``count`` most frequent keys with something to propose, and their proposals of up to ``longest`` tokens."""
-    keys = found.candidates(min_probability)[:count]
-    tokens, likely = found.completed(keys, min_probability, longest)
-    prefixes = found.tokens(keys)
-    order = ascending(prefixes[:, ::-1])
-    texts, which = different(np.pad(tokens, ((0, 0), (0, LONGEST - longest)), constant_values=NOWHERE))
-    there = tokens != NOWHERE
-    more = there.sum(axis=1) - 1
-    with np.errstate(divide="ignore"):
-        later = np.exp(np.where(there, np.log(likely), 0.0)[:, 1:].sum(axis=1) / np.maximum(more, 1))
-    return Entries(
-        prefixes=prefixes[order],
-        completions=which[order],
-        first=level(likely[:, 0])[order],
-        rest=level(np.where(more > 0, later, likely[:, 0]))[order],
-        texts=texts,
-    )

@@ -39,9 +39,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from paceline.dictionary.endings import Rule
 from paceline.dictionary.entries import Entries
 from paceline.dictionary.packing import Length, Sizes, pack, unpack
+from paceline.dictionary.rules import Rule
 from paceline.errors import DamagedFile, InputError, MissingPackage
 from paceline.files import write_whole
 from paceline.files.reading import open_file, parse

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from paceline.dictionary import file
 from paceline.dictionary.entries import LEVELS, Entries, probability
-from paceline.dictionary.statistics import LONGEST, NOWHERE
+from paceline.dictionary.keys import LONGEST, NOWHERE
 from paceline.errors import MissingPackage
 from paceline.files import cache_folder, write_whole
 from paceline.files.reading import open_file

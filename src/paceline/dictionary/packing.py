@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.dictionary.entries import Entries, ascending, different
-from paceline.dictionary.statistics import LONGEST, NOWHERE, Indices, Tokens, hashed
+from paceline.dictionary.keys import LONGEST, NOWHERE, Indices, Tokens, hashed
 from paceline.files.shape import Bounds
 
 COLUMNS = np.arange(LONGEST)

@@ -21,8 +21,8 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.dictionary.index import Dictionary, Match, sureness
+from paceline.dictionary.keys import LONGEST
 from paceline.dictionary.shipped import shipped
-from paceline.dictionary.statistics import LONGEST
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.compose import Fallback
 from paceline.drafters.lookup import Lookup

@@ -1,5 +1,0 @@
-"""Measures the seconds of rounds and the tokens of drafts, for a profile."""
-
-from paceline.bench.calibrate.run import Calibrator, Method, Plan
-
-__all__ = ["Calibrator", "Method", "Plan"]

@@ -1,6 +1,0 @@
-"""Suites: sets of prompts for benchmarks."""
-
-from paceline.bench.suites.prompts import Prompt, Workload, encode
-from paceline.bench.suites.suites import SUITES, as_lines, is_here, open_suite
-
-__all__ = ["SUITES", "Prompt", "Workload", "as_lines", "encode", "is_here", "open_suite"]

@@ -1,1 +1,0 @@
-"""Training, the only room where gradients flow. ``python -m paceline.train.pocket`` makes the bundled models."""

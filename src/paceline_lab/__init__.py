@@ -1,0 +1,98 @@
+"""Races of methods, their results, counts without a model, and atomic file writes. The scripts of `papers/` use these
+names, and `make_drafter` where they change a method's drafts; each is imported on first use."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paceline.dictionary.rules import Rule as Rule
+    from paceline.drafters import make_drafter as make_drafter
+    from paceline.files import terminable as terminable
+    from paceline.files import write_whole as write_whole
+    from paceline.integrations.vllm import Proposer as Proposer
+    from paceline.targets.replay import open_vocabulary as open_vocabulary
+    from paceline.vocabulary import Vocabulary as Vocabulary
+    from paceline_lab.bench.compare import Between as Between
+    from paceline_lab.bench.early_exit import Stop as Stop
+    from paceline_lab.bench.early_exit import foreseen as foreseen
+    from paceline_lab.bench.energy import open_meter as open_meter
+    from paceline_lab.bench.loading import load_in_steps as load_in_steps
+    from paceline_lab.bench.machine import sitting as sitting
+    from paceline_lab.bench.peers import vllm
+    from paceline_lab.bench.peers.transformers import Watch as Watch
+    from paceline_lab.bench.peers.transformers import generated as generated
+    from paceline_lab.bench.peers.weights import ordinary as ordinary
+    from paceline_lab.bench.run import directory
+    from paceline_lab.bench.statistics import Estimate as Estimate
+    from paceline_lab.bench.statistics import difference as difference
+    from paceline_lab.bench.suites import Prompt as Prompt
+    from paceline_lab.bench.suites import as_lines as as_lines
+    from paceline_lab.bench.suites import open_suite as open_suite
+    from paceline_lab.bench.suites.running import languages_of as languages_of
+    from paceline_lab.bench.suites.running import passages as passages
+    from paceline_lab.bench.suites.sources import Sources as Sources
+    from paceline_lab.bench.suites.sources import tokenizers_in as tokenizers_in
+    from paceline_lab.bench.summary import Figures as Figures
+    from paceline_lab.bench.summary import Summary as Summary
+    from paceline_lab.bench.waiting import Waiting as Waiting
+    from paceline_lab.machine.overlap import Cell as Cell
+    from paceline_lab.machine.overlap import Trial as Trial
+    from paceline_lab.measure import Calibration as Calibration
+    from paceline_lab.measure import calibrate_method as calibrate_method
+    from paceline_lab.measure import race_methods as race_methods
+    from paceline_make.dictionary import corpus, counting
+    from paceline_make.dictionary.corpus import Corpus as Corpus
+    from paceline_make.dictionary.corpus import open_corpus as open_corpus
+    from paceline_make.dictionary.counting import Counts as Counts
+    from paceline_make.dictionary.emulator import Emulated as Emulated
+    from paceline_make.dictionary.emulator import emulate as emulate
+
+    VLLMEngine = vllm.Engine
+    count_ngrams, split_corpus, read_run = counting.count, corpus.split_by_document, directory.read
+
+_HOME = {
+    name: module
+    for module, names in {
+        "paceline.dictionary.rules": "Rule",
+        "paceline.drafters": "make_drafter",
+        "paceline.files": "terminable write_whole",
+        "paceline.integrations.vllm": "Proposer",
+        "paceline.targets.replay": "open_vocabulary",
+        "paceline.vocabulary": "Vocabulary",
+        "paceline_lab.bench.compare": "Between",
+        "paceline_lab.bench.early_exit": "Stop foreseen",
+        "paceline_lab.bench.energy": "open_meter",
+        "paceline_lab.bench.loading": "load_in_steps",
+        "paceline_lab.bench.machine": "sitting",
+        "paceline_lab.measure": "Calibration calibrate_method race_methods",
+        "paceline_lab.bench.peers.transformers": "Watch generated",
+        "paceline_lab.bench.peers.vllm:Engine": "VLLMEngine",
+        "paceline_lab.bench.peers.weights": "ordinary",
+        "paceline_lab.bench.run.directory:read": "read_run",
+        "paceline_lab.bench.statistics": "Estimate difference",
+        "paceline_lab.bench.suites": "Prompt as_lines open_suite",
+        "paceline_lab.bench.suites.running": "languages_of passages",
+        "paceline_lab.bench.suites.sources": "Sources tokenizers_in",
+        "paceline_lab.bench.summary": "Figures Summary",
+        "paceline_lab.bench.waiting": "Waiting",
+        "paceline_lab.machine.overlap": "Cell Trial",
+        "paceline_make.dictionary.corpus": "Corpus open_corpus",
+        "paceline_make.dictionary.corpus:split_by_document": "split_corpus",
+        "paceline_make.dictionary.counting": "Counts",
+        "paceline_make.dictionary.counting:count": "count_ngrams",
+        "paceline_make.dictionary.emulator": "Emulated emulate",
+    }.items()
+    for name in names.split()
+}
+"""Exported name -> the module that defines it, and its name there where that is another."""
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'paceline_lab' has no attribute {name!r}")
+    module, _, there = _HOME[name].partition(":")
+    value: object = getattr(import_module(module), there or name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,1 @@
+"""Races of methods and of other engines, what was measured, and reports of it."""

@@ -1,0 +1,66 @@
+"""Texts of the contestants of a race. Drafts must change nothing, so all must equal the texts of the base."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from paceline_lab.bench.race import Heat
+from paceline_lab.bench.statistics import repeated_share
+
+
+class HasTokens(Protocol):
+    """A text as a contestant wrote it."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+
+Written = TypeVar("Written", bound=HasTokens)
+
+
+class Parting(NamedTuple):
+    """Where two texts differ: the number of the prompt, and of the first token that differs or that only one has."""
+
+    prompt: int
+    token: int
+
+    def __str__(self) -> str:
+        return f"parts at token {self.token + 1} of prompt {self.prompt + 1}"
+
+
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """The first place where two token lists differ, or where the shorter one ends; None where they are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    place = next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+    return None if place == len(one) == len(other) else place
+
+
+@dataclass(frozen=True)
+class Texts(Generic[Written]):
+    """The heats of a race whose tasks are prompts. The first pass has all of them."""
+
+    heats: Sequence[Heat[Written]]
+    base: str
+    """The contestant whose texts the others are compared with."""
+
+    def texts(self, name: str) -> list[Written]:
+        """The texts of a contestant, heat by heat."""
+        return [heat.laps[name].result for heat in self.heats]
+
+    def parting(self, name: str, other: Texts[Written] | None = None) -> Parting | None:
+        """The first place where a text of a contestant, in any pass, is not the base's of the first pass; the base
+        itself may not repeat itself. None where all are the same. ``other`` has the base's texts instead, as far as
+        both have the prompt."""
+        first = (other or self).texts((other or self).base)
+        for heat, text in zip(self.heats, self.texts(name), strict=True):
+            place = first_difference(text.tokens, first[heat.task].tokens) if heat.task < len(first) else None
+            if place is not None:
+                return Parting(heat.task, place)
+        return None
+
+    @property
+    def repetition(self) -> float:
+        """The share of repeated 8-grams in the base's texts: where it is high, methods that copy are flattered."""
+        return repeated_share([text.tokens for text in self.texts(self.base)])

@@ -1,0 +1,166 @@
+"""Plain decoding of one setting, recorded and compared with transformers.
+
+The recorded text is scored again sixteen rows at a time. These wide rows give the control (how many of plain's own
+choices change when only the number of rows in a forward does) and the error of a row.
+
+A mistake in the law or in a row would change plain decoding and drafted decoding alike, so comparing the two cannot see
+it. Transformers' own processors give the law of every token again, and the model's own forward over the whole text
+every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers.generation import logits_process as theirs
+
+from paceline.context import Finish, Ints
+from paceline.drafters import Plain, Seen
+from paceline.engine.follow import Flip
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
+from paceline.law import KeyedDice, Law, Sampling
+from paceline.planning.fixed import Fixed
+from paceline.targets.base import Rows, Target
+from paceline.targets.hf.target import HFTarget
+from paceline.testing.evidence import teacher_forced
+from paceline_lab.check.cases import Setting
+
+TOLERANCE = 1e-6
+"""In a probability."""
+ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
+"""The share of the logits' spread by which kernels may change the middle row of a text."""
+
+INTEGERS = 0.2
+"""The same share where activations are integers: the last bit of a float may turn one of them into the next."""
+
+
+class _Recorder(Plain):
+    """Plain decoding that keeps the row every token was chosen from."""
+
+    def __init__(self) -> None:
+        self.rows: list[torch.Tensor] = []
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        self.rows += [scores.row(-1).clone() for _, verdict, scores in seen if verdict.tokens]
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """The text of plain decoding under a setting. Rows are the logits before each emitted token."""
+
+    setting: Setting
+    target: Target
+    tokens: Ints
+    finish: Finish
+    logprobs: list[float]
+    narrow: list[torch.Tensor]
+
+    @property
+    def start(self) -> int:
+        """The index of the first emitted token."""
+        return len(self.setting.prompt)
+
+    @property
+    def emitted(self) -> Ints:
+        return self.tokens[self.start :]
+
+    @cached_property
+    def wide(self) -> list[torch.Tensor]:
+        """The rows again, teacher-forced, sixteen at a time."""
+        return list(teacher_forced(self.target, self.tokens, self.start))
+
+    @cached_property
+    def scale(self) -> float:
+        """The spread of a row's logits, at least 1: the unit of tolerances on logits and log-probabilities."""
+        return max(1.0, float(np.median([float(row.float().std()) for row in self.narrow])))
+
+    def control(self) -> list[Flip]:
+        """Choices that change when the same text is scored wide: the noise floor of this target and type."""
+        law, dice = Law(self.setting.sampling, self.start), KeyedDice(self.setting.context().noise)
+        chosen = [
+            dice.choose(index, law.distribution(row, self.tokens[:index]))
+            for index, row in enumerate(self.wide, start=self.start)
+        ]
+        pairs = enumerate(zip(chosen, self.emitted.tolist(), strict=True), start=self.start)
+        return [Flip(index, ours, plains) for index, (ours, plains) in pairs if ours != plains]
+
+
+def record(setting: Setting, target: Target, rows: Rows) -> Recording:
+    """Decode plainly and keep everything that later comparisons need."""
+    context, drafter = setting.context(), _Recorder()
+    session = Session(context, target, rows, drafter, Fixed(0), top_logprobs=0, checked=True)
+    logprobs = [e.logprobs.logprob for e in run(session) if e.logprobs is not None]
+    assert context.finish is not None, "a session runs until its sequence ends"
+    return Recording(setting, target, context.tokens.copy(), context.finish, logprobs, drafter.rows)
+
+
+def row_faults(recording: Recording) -> tuple[str, ...]:
+    """A sentence where plain decoding's rows, or the wide ones that measure differences, are not the model's own."""
+    target = recording.target
+    if not isinstance(target, HFTarget) or target.switch is not None:
+        return ()
+    own = target.own.unassisted(torch.from_numpy(recording.tokens[:-1]))[recording.start - 1 :].double()
+    limit = (INTEGERS if target.exact else ROUNDING.get(target.dtype, 0.2)) * recording.scale
+    for name, rows in (("one at a time", recording.narrow), ("sixteen at a time", recording.wide)):
+        gap = float((torch.stack(rows).double() - own).abs().amax(dim=-1).median())
+        if not gap <= limit:
+            return (f"rows scored {name} are {gap:.2g} from the model's own, where {limit:.2g} is rounding",)
+    return ()
+
+
+def law_faults(recording: Recording) -> tuple[str, ...]:
+    """A sentence about the first place where our law of a recorded text differs from transformers'."""
+    law = Law(recording.setting.sampling, recording.start)
+    for index, row in enumerate(recording.narrow, start=recording.start):
+        tokens, exact = recording.tokens[:index], row.double()
+        found = law.distribution(exact, tokens)
+        difference = -expected_law(exact, tokens, recording.start, recording.setting.sampling)
+        difference[found.ids] += found.probs
+        gap = _gap(difference, law.adjust(exact, tokens).cpu().numpy())
+        if gap > TOLERANCE:
+            return (f"the law at index {index} differs from transformers' by {gap:.2g} in a probability",)
+    return ()
+
+
+def _gap(difference: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
+    """The largest difference in the probability of a score. Tokens that tie count together: half precision makes
+    many ties, and we keep the lowest id inside a warp's border, where transformers keeps what its sort puts first."""
+    _, tied = np.unique(scores, return_inverse=True)
+    return float(np.abs(np.bincount(tied, weights=difference)).max())
+
+
+def expected_law(row: torch.Tensor, tokens: Ints, prompt: int, sampling: Sampling) -> NDArray[np.float64]:
+    """Probabilities by transformers' processors, in its order; the two penalties it lacks come after repetition."""
+
+    def penalties(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen = torch.bincount(ids[0, prompt:], minlength=scores.shape[-1])
+        return scores - sampling.presence_penalty * (seen > 0) - sampling.frequency_penalty * seen
+
+    processors: list[Any] = []
+    if sampling.logit_bias:
+        processors.append(theirs.SequenceBiasLogitsProcessor([[[t], b] for t, b in sampling.logit_bias.items()]))
+    if sampling.repetition_penalty != 1:
+        processors.append(theirs.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    processors.append(penalties)
+    if sampling.banned:
+        processors.append(theirs.NoBadWordsLogitsProcessor([list(words) for words in sampling.banned]))
+    if not sampling.greedy:
+        processors.append(theirs.TemperatureLogitsWarper(sampling.temperature))
+        processors += [theirs.TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
+        processors += [theirs.TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
+        processors += [theirs.MinPLogitsWarper(sampling.min_p)] if sampling.min_p > 0 else []
+    ids, scores = torch.from_numpy(tokens)[None], row.cpu()[None].clone()
+    for processor in processors:
+        scores = processor(ids, scores)
+    scores = scores[0]
+    if sampling.greedy:
+        scores = torch.where(torch.arange(len(scores)) == scores.argmax(), scores, float("-inf"))
+    probabilities: NDArray[np.float64] = Law(Sampling(), 0).log_probabilities(scores).exp().numpy()
+    return probabilities

@@ -1,0 +1,17 @@
+"""``paceline bench``: what is measured, one file each."""
+
+from __future__ import annotations
+
+from paceline.cli.arguments import Parser, Subparsers
+from paceline_lab.commands.bench import compare, draft_cost, overhead, quality, report, run, suite
+
+MEASUREMENTS = (suite, run, compare, report, overhead, draft_cost, quality)
+
+
+def add(commands: Subparsers) -> None:
+    text = "Measures speed on this machine."
+    parser: Parser = commands.add_parser("bench", help="measure how fast this is here", description=text)
+    text = "what to measure"
+    measurements = parser.add_subparsers(dest="measurement", metavar="MEASUREMENT", help=text)
+    for measurement in MEASUREMENTS:
+        measurement.add(measurements)

@@ -1,0 +1,400 @@
+"""Whether drafting pays for a model on this machine: with a draft model, or else with the default method alone.
+
+A race decides. Plain decoding, `auto`, and `auto` with the draft model write texts in turns, which measures what a
+benchmark measures. The verdict is about the last of them over the faster of the others: on if the interval of that
+ratio lies above 1, off if it lies below, and otherwise it makes no difference.
+
+Before the race the draft model drafts `LONGEST` tokens in every round along a few other texts, and rounds of every
+draft length are timed in turns. As in a calibration, the tokens of all shorter drafts are counted from the longest
+ones. This says why a draft model pays or not, and predicts the best fixed length for engines that need one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from paceline.context import Ints
+from paceline.drafters import make_drafter
+from paceline.drafters.asking import fit
+from paceline.drafters.assistant import DraftModel
+from paceline.errors import InputError
+from paceline.law import Sampling
+from paceline.targets.base import Target
+from paceline.vocabulary import Vocabulary
+from paceline_lab.bench.race import Progress, Race, silent
+from paceline_lab.bench.run.contestant import Job, Work, Written
+from paceline_lab.bench.run.ours import Drafting, Ours
+from paceline_lab.bench.statistics import Estimate, Verdict, mean_of, ratio_of_sums
+from paceline_lab.machine.calibrate import Method
+from paceline_lab.machine.calibrate.seconds import RoundSeconds, timed
+from paceline_lab.machine.calibrate.texts import Course, Walk
+
+OWN_TOKENIZER = ("assistant",)
+FOREIGN_TOKENIZER = ("assistant", "assistant:translate=tli")
+"""Ways to draft with a model that has the target's tokenizer, and with one that has another."""
+PLAIN, AUTO, WITH_DRAFTS = "plain", "auto", "auto with the draft model"
+LONGEST = 6
+"""Tokens of the longest draft."""
+SECONDS, LEAST_SECONDS = 60.0, 5.0
+SHARES = {"rounds": 0.1, "texts": 0.3}
+"""Shares of the seconds for rounds and for texts of a draft model; the race has the rest."""
+TOKENS, LEAST_TOKENS = 64, 24
+"""Tokens of a text."""
+ROOM = 32
+"""Tokens that a text in the race has room for beyond them. At a limit the last drafts would be cut, and short texts
+would show too little of what drafts bring."""
+PROBED = 6
+"""Texts from which the length is chosen, or a third of the prompts if they are few."""
+LEAST_PROMPTS = 3
+HEATS, FEWEST_HEATS = 10, 5
+"""Texts that a slow model should race over; with fewer than the second, `auto` without the draft model stays out."""
+PASSES = 9
+"""How often a few prompts are written at most."""
+LENGTH = 128
+"""Tokens before the rounds that are timed."""
+SEEDS = 1 << 64
+WARM_UP = 8
+"""Tokens that every contestant writes before it is timed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """The draft model at one draft length, as predicted from counts and timed rounds."""
+
+    strategy: str
+    """The way to draft, without the length."""
+    spec: str
+    length: int
+    tokens_per_round: float
+    seconds: float
+    """Of a round, drafting included."""
+    seconds_draft: float
+    seconds_plain: float
+    """Of a round without a draft, timed in turns with it."""
+    ratio: Estimate
+    """Over plain decoding. The interval is that of the tokens."""
+
+    @property
+    def price(self) -> float:
+        """Seconds of a drafted token, in rounds without a draft."""
+        return self.seconds_draft / self.length / self.seconds_plain
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**_flat(self), "price": self.price}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raced:
+    """One method in the race."""
+
+    name: str
+    spec: str
+    tokens_per_second: float
+    ratio: Estimate
+    """The mean over texts of its speed over plain decoding's."""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it uses the draft model."""
+        return self.name == WITH_DRAFTS
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return _flat(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What was found."""
+
+    raced: Sequence[Raced]
+    """Plain decoding first, the method that is judged last."""
+    gain: Estimate
+    """The speed of the method that is judged over that of the fastest other one."""
+    candidates: Sequence[Candidate] = ()
+    """Of a draft model."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Ways to draft that cannot work -> why, in a sentence."""
+    texts: Sequence[str]
+    """Names of the prompts of the race."""
+    tokens: int
+    """The length of its texts, at least, unless they end."""
+    seconds: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the draft model, or of drafting where there is none."""
+        return Verdict.of(self.gain)
+
+    @property
+    def judged(self) -> Raced:
+        """`auto`, with the draft model if there is one."""
+        return self.raced[-1]
+
+    @property
+    def without(self) -> Raced:
+        """The fastest of the others."""
+        return _fastest(self.raced[:-1])
+
+    @property
+    def chosen(self) -> Raced:
+        """What to use."""
+        return self.judged if self.verdict is Verdict.ON else self.without
+
+    @property
+    def best(self) -> Candidate | None:
+        """The draft model at the length that is predicted to be best."""
+        return max(self.candidates, key=lambda one: one.ratio.value, default=None)
+
+
+def check_amounts(seconds: float, max_new_tokens: int) -> None:
+    """Refuse too little to measure. It need not wait for a model."""
+    if not LEAST_SECONDS <= seconds < math.inf:
+        raise InputError(f"advice takes at least {LEAST_SECONDS:g} seconds of measuring, not {seconds:g}")
+    if max_new_tokens < LEAST_TOKENS:
+        raise InputError(f"a text to measure has at least {LEAST_TOKENS} tokens, not {max_new_tokens}")
+
+
+@dataclass(kw_only=True)
+class Advisor:
+    """Measures, and stores nothing."""
+
+    target: Target
+    draft: DraftModel | None
+    """None to judge `auto` without one."""
+    prompts: Sequence[tuple[str, Ints]]
+    """What to write, by name."""
+    vocabulary: Vocabulary | None = None
+    sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8))
+    max_new_tokens: int = TOKENS
+    seconds: float = SECONDS
+    progress: Progress = silent
+    _started: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        check_amounts(self.seconds, self.max_new_tokens)
+        if len(self.prompts) < LEAST_PROMPTS:
+            raise InputError(
+                f"advice needs at least {LEAST_PROMPTS} prompts, and there are {len(self.prompts)}; give more"
+            )
+        limit = self.target.context_length
+        if limit is not None and limit <= self.max_new_tokens + ROOM:
+            raise InputError(
+                f"--max-new-tokens {self.max_new_tokens} leaves no room for a prompt in the {limit} tokens of the "
+                "model's context; choose fewer"
+            )
+
+    def run(self) -> Advice:
+        """Predict, then race."""
+        self._started = time.perf_counter()
+        draft, candidates, refused = self.draft, list[Candidate](), dict[str, str]()
+        if draft is not None:
+            candidates, refused = self._predicted(draft)
+        prompts = self.prompts[self._probed :]
+        tokens, entries = self._entries(prompts)
+        raced, gain, texts = self._race(entries, prompts, tokens)
+        return Advice(
+            raced=raced,
+            gain=gain,
+            candidates=candidates,
+            refused=refused,
+            texts=texts,
+            tokens=tokens,
+            seconds=time.perf_counter() - self._started,
+        )
+
+    @property
+    def _probed(self) -> int:
+        """How many prompts are for the predictions."""
+        return 0 if self.draft is None else min(PROBED, len(self.prompts) // LEAST_PROMPTS)
+
+    # predict
+
+    def _predicted(self, draft: DraftModel) -> tuple[list[Candidate], dict[str, str]]:
+        """Every way to draft at every length, and the ways that cannot work."""
+        refused = dict[str, str]()
+        with ExitStack() as leaving:
+            methods = list[Method]()
+            for spec in FOREIGN_TOKENIZER if self._foreign(draft) else OWN_TOKENIZER:
+                try:
+                    methods.append(self._method(spec, draft))
+                except InputError as error:
+                    refused[spec] = str(error)
+                else:
+                    leaving.callback(methods[-1].drafter.dispose)
+            if not methods:
+                raise InputError(next(iter(refused.values())))
+            found = [one for method in methods for one in self._lengths(method, len(methods))]
+        return found, refused
+
+    def _foreign(self, draft: DraftModel) -> bool:
+        mine, theirs = self.vocabulary, draft.vocabulary
+        return mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint
+
+    def _method(self, spec: str, draft: DraftModel) -> Method:
+        drafter = make_drafter(spec, draft)
+        fit(drafter, self.target, self.vocabulary)
+        return Method.of(drafter)
+
+    def _lengths(self, method: Method, ways: int) -> list[Candidate]:
+        """One way to draft at every length."""
+        limit = self.target.context_length
+        prompts = [self._shortened(prompt) for _, prompt in self.prompts[: self._probed]]
+        advance = partial(self._advance, f"{method.spec}: drafts of up to {LONGEST} tokens")
+        rounds = timed(
+            self.target,
+            np.concatenate(prompts),
+            method.drafter,
+            sizes=range(LONGEST + 1),
+            length=LENGTH if limit is None else max(2, min(LENGTH, limit // 2)),
+            seconds=SHARES["rounds"] * self.seconds / ways,
+            cap=None,
+            sampling=self.sampling,
+            advance=advance,
+        )
+        course = Course(
+            target=self.target,
+            drafter=method.drafter,
+            sampling=self.sampling,
+            max_new_tokens=self.max_new_tokens,
+            advance=advance,
+            vocabulary=self.vocabulary,
+        )
+        share, walks = SHARES["texts"] * self.seconds / ways / len(prompts), list[Walk]()
+        for number, prompt in enumerate(prompts, start=len(self.prompts)):
+            walks += replace(course, sampling=self._sampling(number)).walk([prompt], LONGEST, share)
+        if not any(walk.trails for walk in walks):
+            raise InputError("the first token of every text ends it, so there is nothing to draft; give other prompts")
+        medians = {size: RoundSeconds.median(took) for size, took in rounds.items()}
+        return [_candidate(method.spec, size, walks, medians) for size in medians if size]
+
+    # race
+
+    def _entries(self, prompts: Sequence[tuple[str, Ints]]) -> tuple[int, list[Ours]]:
+        """How long texts are, so that there is time for enough of them, and who writes them."""
+        own = Drafting(vocabulary=self.vocabulary)
+        entries = [Ours(PLAIN, self.target, own), Ours(AUTO, self.target, own)]
+        if self.draft is not None:
+            entries.append(Ours(AUTO, self.target, replace(own, draft_model=self.draft)))
+            entries[-1].name = WITH_DRAFTS
+        each = self._seconds_of_a_token(entries[0], prompts[0][1])
+        rounds = (self.seconds - (time.perf_counter() - self._started)) / max(each, 1e-9)
+        if self.draft is not None and rounds < FEWEST_HEATS * len(entries) * LEAST_TOKENS:
+            entries.pop(1).close()
+        tokens = rounds / min(HEATS, len(prompts)) / len(entries)
+        return int(min(max(tokens, LEAST_TOKENS), self.max_new_tokens)), entries
+
+    def _seconds_of_a_token(self, plain: Ours, prompt: Ints) -> float:
+        """Of plain decoding, roughly. The first of two short texts warms up."""
+        job = self._job(prompt, WARM_UP, 0)
+        speed = [_speed(plain.write(job, time.perf_counter)) for _ in range(2)][1]
+        return 0.0 if speed is None else 1 / speed
+
+    def _race(
+        self, entries: Sequence[Ours], prompts: Sequence[tuple[str, Ints]], tokens: int
+    ) -> tuple[list[Raced], Estimate, list[str]]:
+        """Texts in turns while there is time."""
+        jobs = [self._job(prompt, tokens, number) for number, (_, prompt) in enumerate(prompts)]
+        speeds: dict[str, list[float]] = {who.name: [] for who in entries}
+        tasks, warm_up = list[int](), [Work([replace(jobs[0], enough=WARM_UP)])]
+        race = Race(contestants=entries, clock=time.perf_counter)
+        left = self.seconds - (time.perf_counter() - self._started)
+        try:
+            for heat in race.run([Work([job]) for job in jobs], passes=PASSES, least=1, seconds=left, warm_up=warm_up):
+                self._advance("writing in turns: " + ", ".join(speeds))
+                found = {name: _speed(lap.result[0]) for name, lap in heat.laps.items()}
+                if None in found.values():
+                    continue  # a text of one token has no speed
+                tasks.append(heat.task)
+                for name, speed in found.items():
+                    speeds[name].append(speed or math.nan)
+        finally:
+            for who in entries:
+                who.close()
+        if not tasks:
+            raise InputError("no text had a second token, so there is no speed to measure; give other prompts")
+        raced = [_raced(who, speeds, tasks) for who in entries]
+        gain = _ratio(speeds, raced[-1].name, _fastest(raced[:-1]).name, tasks)
+        return raced, gain, [prompts[task][0] for task in dict.fromkeys(tasks)]
+
+    def _job(self, prompt: Ints, tokens: int, number: int) -> Job:
+        return Job(
+            prompt=self._shortened(prompt),
+            sampling=self._sampling(number),
+            max_new_tokens=tokens + ROOM,
+            eos=self.target.eos,
+            enough=tokens,
+        )
+
+    def _sampling(self, number: int) -> Sampling:
+        """Every text has a seed of its own: with equal noise texts would be alike, and the interval too narrow."""
+        return replace(self.sampling, seed=(self.sampling.seed + number) % SEEDS)
+
+    def _shortened(self, prompt: Ints) -> Ints:
+        """A prompt that leaves no room in the context loses its beginning."""
+        limit = self.target.context_length
+        return prompt if limit is None else prompt[-max(1, limit - self.max_new_tokens - ROOM) :]
+
+    def _advance(self, doing: str) -> None:
+        passed = round(time.perf_counter() - self._started)
+        self.progress(doing, min(passed, round(self.seconds)), round(self.seconds))
+
+
+def _flat(one: Candidate | Raced) -> dict[str, Any]:
+    """Its fields, the ratio with its bounds beside it."""
+    found = asdict(one)
+    ratio = found.pop("ratio")
+    return {**found, "ratio": ratio["value"], "low": ratio["low"], "high": ratio["high"]}
+
+
+def _candidate(spec: str, size: int, walks: Sequence[Walk], rounds: dict[int, RoundSeconds]) -> Candidate:
+    """A draft length. Plain decoding has a round for every token."""
+    plain, took = sum(rounds[0]), rounds[size]
+    counts = [(walk.emitted, sum(trail.rounds(size) for trail in walk.trails)) for walk in walks if walk.trails]
+    times = [(tokens, count * sum(took), tokens, tokens * plain) for tokens, count in counts]
+    return Candidate(
+        strategy=spec,
+        spec=f"{spec}{',' if ':' in spec else ':'}length={size}",
+        length=size,
+        tokens_per_round=sum(tokens for tokens, _ in counts) / sum(count for _, count in counts),
+        seconds=sum(took),
+        seconds_draft=took.drafting,
+        seconds_plain=plain,
+        ratio=ratio_of_sums(times, None),
+    )
+
+
+def _fastest(raced: Sequence[Raced]) -> Raced:
+    return max(raced, key=lambda one: one.ratio.value)
+
+
+def _speed(written: Written) -> float | None:
+    """Tokens per second behind the first delivery, as in benchmarks."""
+    (first, began), (last, ended) = written.deliveries[0], written.deliveries[-1]
+    return (last - first) / (ended - began) if last > first else None
+
+
+def _raced(who: Ours, speeds: dict[str, list[float]], tasks: Sequence[int]) -> Raced:
+    own = np.array(speeds[who.name])
+    return Raced(
+        name=who.name,
+        spec=who.spec,
+        tokens_per_second=float(len(own) / np.sum(1 / own)),
+        ratio=_ratio(speeds, who.name, PLAIN, tasks),
+    )
+
+
+def _ratio(speeds: dict[str, list[float]], name: str, other: str, tasks: Sequence[int]) -> Estimate:
+    """The mean over texts of one method's speed over another's."""
+    if name == other:
+        return Estimate(1.0, 1.0, 1.0)
+    return mean_of(np.array(speeds[name]) / np.array(speeds[other]), tasks)

@@ -1,0 +1,229 @@
+"""Seconds of a round by the number of nodes, measured directly: real rounds of a batch with drafts of that size.
+
+Sizes race (`bench/race`): every pass has a round of each, and the median of the passes counts. The drafts of `Filler`
+are chains from the root with random tokens, which are hardly ever accepted: the seconds of a round depend on the number
+of its rows, not on their tokens. A real drafter can stand in its place; its own seconds then count apart.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.context import Context, Ending, Ints
+from paceline.drafters.base import Budget, Drafter
+from paceline.engine.batch import Batch
+from paceline.engine.loop import Session
+from paceline.errors import InputError
+from paceline.law import Sampling
+from paceline.planning.base import Outcome, Planner, Room
+from paceline.planning.curve import Reading
+from paceline.planning.timing import Timing
+from paceline.targets.base import SPARE_ROWS, Target, Want
+from paceline.tree import DraftTree
+from paceline_lab.bench.race import Clock, Contestant, Race
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
+"""Rounds that are measured, by the rows of each sequence: close together where drafts are small."""
+SPARSE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""The same for batch sizes and lengths beyond the first, whose curves have the same bends."""
+LEAST_REPEATS, MOST_REPEATS = 3, 9
+EXPENSIVE = 6.0
+"""The largest cost of a measured round, in plain rounds: its draft would have to bring as many tokens. ``max_nodes``
+overrides it."""
+CHAINS = 3
+
+
+class Filler(Drafter):
+    """Drafts of exactly the size that it is asked for; the ``top`` best tokens of every row are read for it."""
+
+    name = "filler"
+
+    def __init__(self, target: Target, top: int) -> None:
+        self._vocabulary, self._top = target.vocab_size, top
+        self._chains = min(CHAINS, target.vocab_size) if target.reach(0).trees else 1
+        self._random = np.random.default_rng(0)
+        self.needs = Want(top=top)
+
+    def propose_one(self, state: Context, budget: Budget) -> DraftTree:
+        parents = [node - self._chains if node >= self._chains else -1 for node in range(budget.nodes)]
+        first = self._random.choice(self._vocabulary, size=min(self._chains, budget.nodes), replace=False)
+        rest = self._random.integers(0, self._vocabulary, budget.nodes - len(first))
+        return DraftTree.build([*first.tolist(), *rest.tolist()], parents, source=self.name)
+
+
+class RoundSeconds(NamedTuple):
+    """Seconds of a round, of the reading of best tokens beside it, and of the drafting."""
+
+    round: float
+    reading: float
+    drafting: float = 0.0
+
+    @classmethod
+    def median(cls, rounds: Sequence[RoundSeconds]) -> RoundSeconds:
+        """Of each of them."""
+        return cls(*map(statistics.median, zip(*rounds, strict=True)))
+
+
+class Rounds(Planner):
+    """A batch of texts that is written round by round, with drafts of the size that is being timed."""
+
+    def __init__(self, batch: Batch, sequences: int) -> None:
+        self._batch, self._sequences = batch, sequences
+        self._nodes = 0
+        self._took: RoundSeconds | None = None
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        """No draft while a sequence still reads its prompt, which would be part of what is timed."""
+        nodes = self._nodes if len(rooms) == self._sequences else 0
+        return [Budget(nodes, max(1, room.depth)) for room in rooms]
+
+    def review(self, outcomes: Sequence[Outcome]) -> None:
+        if len(outcomes) == self._sequences:
+            seconds = max(outcome.seconds for outcome in outcomes)
+            reading = max(outcome.seconds_top for outcome in outcomes)
+            drafting = max(outcome.seconds_draft for outcome in outcomes)
+            self._took = RoundSeconds(max(seconds - reading, 0.0), reading, drafting)
+
+    @property
+    def going(self) -> bool:
+        """Whether all texts are being written still."""
+        return len(self._batch) == self._sequences
+
+    def step(self, nodes: int) -> RoundSeconds | None:
+        """One round with drafts of that size; None where a text reads its prompt still, or has ended."""
+        self._nodes, self._took = nodes, None
+        self._batch.step()
+        return self._took
+
+
+class Size(Contestant[None, "RoundSeconds | None"]):
+    """Rounds with drafts of one size."""
+
+    def __init__(self, nodes: int, rounds: Rounds) -> None:
+        self.name, self._nodes, self._rounds = str(nodes), nodes, rounds
+
+    def do(self, task: None, clock: Clock) -> RoundSeconds | None:
+        return self._rounds.step(self._nodes)
+
+
+def measured(
+    target: Target,
+    text: Ints,
+    *,
+    rows: Sequence[int],
+    length: int,
+    sequences: int = 1,
+    top: int = 0,
+    seconds: float = 5.0,
+    cap: float | None = EXPENSIVE,
+    repeats: int = LEAST_REPEATS,
+    sampling: Sampling | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> tuple[list[Timing], list[Reading]]:
+    """Rounds of ``sequences`` texts that hold about ``length`` tokens, each with so many ``rows``, and what reading the
+    ``top`` best tokens took beside them. After so many ``repeats`` it goes on while the ``seconds`` last. Sizes that
+    take more than ``cap`` times a plain round are left out."""
+    taken = timed(
+        target,
+        text,
+        Filler(target, top),
+        sizes=[count - 1 for count in rows],
+        length=length,
+        sequences=sequences,
+        seconds=seconds,
+        cap=cap,
+        repeats=repeats,
+        sampling=sampling,
+        advance=advance,
+    )
+    medians = {size: RoundSeconds.median(took) for size, took in taken.items()}
+    timings = [
+        Timing(rows=sequences * (1 + size), seconds=took.round, length=length, sequences=sequences)
+        for size, took in medians.items()
+    ]
+    return timings, [Reading(top, sequences * (1 + size), took.reading) for size, took in medians.items() if top]
+
+
+def timed(
+    target: Target,
+    text: Ints,
+    drafter: Drafter,
+    *,
+    sizes: Iterable[int],
+    length: int,
+    sequences: int = 1,
+    seconds: float = 5.0,
+    cap: float | None = EXPENSIVE,
+    repeats: int = LEAST_REPEATS,
+    sampling: Sampling | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[int, list[RoundSeconds]]:
+    """The rounds of `measured`, by their size, with drafts of a drafter that fits the target."""
+    started = time.monotonic()
+    wanted: Sequence[int] = sorted(set(sizes))
+    taken: dict[int, list[RoundSeconds]] = defaultdict(list)
+    with _rounds(target, np.resize(text, length), sequences, wanted, drafter, sampling or Sampling()) as rounds:
+        wanted = _warmed(rounds, wanted, cap)
+        race = Race(contestants=[Size(size, rounds) for size in wanted], tidy=False)
+        left = seconds - (time.monotonic() - started)
+        for heat in race.run([None], passes=MOST_REPEATS, least=repeats, seconds=left):
+            for name, lap in heat.laps.items():
+                if lap.result is not None:
+                    taken[int(name)].append(lap.result)
+            advance()
+            if not rounds.going:
+                break
+    counted = {size: taken[size] for size in wanted if len(taken[size]) >= repeats}
+    if not counted:
+        raise InputError(
+            f"a text of {length} tokens leaves too little of the model's context to time rounds in; "
+            "give smaller --length"
+        )
+    return counted
+
+
+@contextmanager
+def _rounds(
+    target: Target, prompt: Ints, sequences: int, sizes: Sequence[int], drafter: Drafter, sampling: Sampling
+) -> Iterator[Rounds]:
+    """Texts that have read their prompt; it is the same one, which then is read once for all of them."""
+    most = len(sizes) * (MOST_REPEATS + 1) * 4
+    ending = Ending(max_new_tokens=most, context_length=target.context_length)
+    sessions = list[Session]()
+    with Batch(target, at_once=None) as batch:
+        rounds = Rounds(batch, sequences)
+        try:
+            for number in range(sequences):
+                context = Context(prompt, sampling, ending, sample=number)
+                held = target.open(len(prompt) + min(most, context.room) + max(sizes) + 1 + SPARE_ROWS)
+                sessions.append(Session(context, target, held, drafter, rounds))
+                batch.join(sessions[-1])
+            while rounds.going and rounds.step(0) is None:
+                pass
+            yield rounds
+        finally:
+            batch.close()
+            for session in sessions:
+                session.rows.close()
+
+
+def _warmed(rounds: Rounds, sizes: Sequence[int], cap: float | None) -> Sequence[int]:
+    """The sizes to measure, after a round of each that warms its shape and is not counted: up to the first that takes
+    more than ``cap`` times the smallest."""
+    smallest = 0.0
+    for place, size in enumerate(sizes):
+        took = rounds.step(size)
+        if took is None:
+            break
+        if place == 0:
+            smallest = sum(took)
+        elif cap is not None and sum(took) > cap * smallest:
+            return sizes[: place + 1]
+    return sizes

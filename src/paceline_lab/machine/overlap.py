@@ -1,0 +1,394 @@
+"""What a round takes when draft and target work at the same time: its parts, each measured by itself, and their law.
+
+The paper's law (equations 10 and 14) is lower layers + exit + max(upper layers, drafts) + end. Four things are added:
+how much target and draft slow one another down, the share of rounds that nothing was drafted ahead for, what finishing
+the right draft takes once the others are dropped, and the wait for the forward of the draft model that is under way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from paceline.api.model import LanguageModel
+from paceline.api.settings import Options
+from paceline.api.writing import Generation
+from paceline.context import Context, Ending
+from paceline.drafters.assistant import Assistant, DraftModel
+from paceline.drafters.base import Ask, Budget, Drafter
+from paceline.drafters.mirror.drafter import Mirror
+from paceline.drafters.mirror.frames import Ahead, Go, Kind, Window
+from paceline.drafters.mirror.proxies import Outcomes, outcomes
+from paceline.drafters.mirror.worker import facts_of
+from paceline.engine.account import Totals
+from paceline.errors import InputError
+from paceline.law import Outlook, Sampling
+from paceline.targets.base import Request, Rows, Target, Want
+from paceline.tree import DraftTree, Ints
+from paceline_lab.bench.machine import threads
+
+PATIENCE = 20.0
+POLL = 2e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Seconds, with the other side at rest unless said otherwise."""
+
+    lower: float
+    """The target up to its exit, which includes the exit's norm and head."""
+    exit: float
+    """Reading the exit, choosing outcomes, and telling the draft model."""
+    upper: float
+    """The target from there on."""
+    end: float
+    """From the target's last layer to the next draft that is there already: judging, telling, being told."""
+    first: float
+    """The draft model's first forward: the draft in flight and the outcomes behind it."""
+    level: float
+    """Each later one: a row for every outcome."""
+    single: float
+    """One of one row, where only one draft goes on."""
+    target_slows: float = 1.0
+    """How much longer the upper layers take while the draft model works."""
+    draft_slows: float = 1.0
+
+    def ahead(self, levels: int) -> float:
+        """Drafts of so many tokens for all outcomes, beside the target."""
+        return self.draft_slows * (self.first + (levels - 1) * self.level)
+
+    @property
+    def window(self) -> float:
+        """How long the target is busy behind its exit."""
+        return self.target_slows * self.upper
+
+    def left(self, levels: int) -> tuple[float, int]:
+        """When the target has decided: the seconds of the draft model's forward under way, and the forwards that the
+        right draft needs behind it."""
+        first, level = self.draft_slows * self.first, self.draft_slows * self.level
+        if self.ahead(levels) <= self.window:
+            return 0.0, 0
+        if self.window < first:
+            return (first - self.window) / self.draft_slows, levels - 1
+        done, begun = divmod(self.window - first, level)
+        return (level - begun) / self.draft_slows, levels - 2 - int(done)
+
+    def step(self, levels: int, anew: float, short: int | None = None) -> float:
+        """A round with drafts of so many tokens, of which the share ``anew`` begins when the target has decided; those
+        have ``short`` tokens."""
+        waiting, behind = self.left(levels)
+        hit = waiting + behind * self.single
+        miss = waiting + (levels if short is None else short) * self.single
+        return self.lower + self.exit + self.window + (1 - anew) * hit + anew * miss + self.end
+
+
+class Bench:
+    """A target and a draft process at one place of one text, timed apart and together."""
+
+    def __init__(self, target: Target, mirror: Mirror, text: Context, levels: int, branches: int) -> None:
+        process, layer = mirror.process, mirror.needs.early_exit
+        assert process is not None and layer is not None, "the method is fitted"
+        if mirror.translates:
+            raise InputError("the parts of a round are timed with draft models of the target's tokenizer only")
+        self.target, self.process, self.layer, self.levels, self.branches = target, process, layer, levels, branches
+        self.kappa, self.shape = mirror.kappa, mirror.shape
+        place = len(text) - levels - 1
+        sampling = text.sampling
+        self.context = Context(text.tokens[:place], sampling, text.ending)
+        self.outlook = Outlook(sampling, text.prompt_length)
+        self.tree = DraftTree.chain(text.tokens[place : place + levels])
+        self.number = process.open(
+            facts_of(self.context, target.vocab_size, mirror.shape, mirror.name), text.tokens[:place]
+        )
+        try:
+            self.rows = self._read(text.tokens[: place - 1])
+            self.turn(levels)
+        except BaseException:
+            process.forget(self.number)
+            raise
+
+    def close(self) -> None:
+        self.process.forget(self.number)
+        self.rows.close()
+
+    def _read(self, tokens: Ints) -> Rows:
+        rows = self.target.open(len(tokens) + 256)
+        self.target.score([Request.of_prompt(rows, tokens)])
+        rows.keep(range(len(tokens)))
+        return rows
+
+    # the draft model
+
+    def turn(self, levels: int = 0) -> float:
+        """The seconds from asking for a draft of so many tokens behind the text to having it."""
+        began, place, asked = time.perf_counter(), len(self.context), time.monotonic()
+        self.process.tell(Kind.GO, self.number, place, Go(levels, np.empty(0, np.int64)).body())
+        read = partial(Window.of, size=self.target.vocab_size, most=10**6, source="mirror")
+        if self.process.window(self.number, place, read, asked=asked, until=asked + PATIENCE) is None:
+            raise InputError(f"the draft model takes over {PATIENCE:g} s for {levels} tokens; choose a smaller one")
+        return time.perf_counter() - began
+
+    def _ahead(self, found: Outcomes, levels: int) -> None:
+        body = Ahead(levels, self.tree.tokens, self.tree.parents, found.stops, found.proxies).body()
+        self.process.tell(Kind.AHEAD, self.number, len(self.context), body)
+
+    def _heard(self, count: int) -> list[float]:
+        """The seconds of the next forwards of the draft model."""
+        found: list[float] = []
+        ends = time.monotonic() + PATIENCE
+        while len(found) < count and time.monotonic() < ends:
+            found += [each.seconds for each in self.process.heard()]
+            time.sleep(POLL)
+        return found
+
+    def drafting(self, found: Outcomes) -> tuple[float, float, float]:
+        """First, later and single forwards of the draft model with the target at rest."""
+        self.process.heard()
+        self._ahead(found, self.levels)
+        first, *later = self._heard(self.levels)
+        self._ahead(found.first(1), self.levels)
+        _, *single = self._heard(self.levels)
+        return first, median(later or [first]), median(single or [first])
+
+    # the target
+
+    def forward(self, on_early: Callable[[torch.Tensor], None] | None = None) -> tuple[float, float]:
+        """When a forward over the draft comes to its exit, and when it ends."""
+        left = [0.0]
+
+        def early(logits: torch.Tensor) -> None:
+            if logits.is_cuda:  # a recorded forward has been launched to its end by now
+                torch.cuda.current_stream(logits.device).synchronize()
+            left[0] = time.perf_counter()
+            if on_early is not None:
+                on_early(logits)
+
+        want = Want(early_exit=self.layer)
+        request = Request.of_tree(self.rows, self.context.root, self.tree, want, early)
+        began = time.perf_counter()
+        (scores,) = self.target.submit([request]).result()
+        scores.choices()
+        return left[0] - began, time.perf_counter() - began
+
+    @property
+    def _records(self) -> bool:
+        """Whether forwards are CUDA graphs. None was measured yet."""
+        path = getattr(self.target, "fixed", None)
+        return self.target.device.type == "cuda" and path is not None and path.refused is None
+
+    def found(self, logits: torch.Tensor) -> Outcomes:
+        chosen = outcomes(logits, self.tree, self.context, self.outlook, kappa=self.kappa, shared=self.shape.shared)
+        return chosen.first(self.branches)
+
+    def round(self) -> Parts:
+        """All parts once, one behind the other."""
+        kept: list[Outcomes] = []
+        spent: list[float] = []
+        end = self.turn()
+
+        def alone(logits: torch.Tensor) -> None:
+            began = time.perf_counter()
+            found = self.found(logits)
+            self._ahead(found.first(0), 0)
+            kept.append(found)
+            spent.append(time.perf_counter() - began)
+
+        lower, whole = self.forward(alone)
+        found = kept[0]
+        first, level, single = self.drafting(found)
+        exit, upper = spent[0], whole - lower - spent[0]
+        if self._records:  # the later layers run while the exit is read, and only drafts wait for that
+            exit, upper, first = 0.0, whole - lower, first + spent[0]
+        enough = self.levels + ceil(1.5 * upper / max(level, 1e-4))
+        loaded_lower, loaded = self.forward(lambda _: self._ahead(found, enough))
+        beside = [each.seconds for each in self.process.heard()][1:]
+        self._ahead(found.first(0), 0)
+        self._settle()
+        return Parts(
+            lower=lower,
+            exit=exit,
+            upper=upper,
+            end=end,
+            first=first,
+            level=level,
+            single=single,
+            target_slows=(loaded - loaded_lower) / upper,
+            draft_slows=median(beside) / level if beside else 1.0,
+        )
+
+    def _settle(self) -> None:
+        """Until the draft model is at rest."""
+        self.turn()  # whose answer comes behind the forward that is under way
+        self.process.heard()
+
+
+def joined(rounds: Sequence[Parts], judged: float) -> Parts:
+    """The medians of several rounds; ``judged`` is what the target's choices take behind its forward."""
+    middle = {name: median(getattr(each, name) for each in rounds) for name in Parts.__dataclass_fields__}
+    slows = {name: max(1.0, middle[name]) for name in ("target_slows", "draft_slows")}
+    return Parts(**{**middle, **slows, "end": middle["end"] + judged})
+
+
+# --- held against what happens ------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    """As the law has it, and as it was: the seconds of a round, or a gain."""
+
+    predicted: float
+    observed: float
+
+    @property
+    def ratio(self) -> float:
+        return self.observed / self.predicted
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One draft model with drafts of one length."""
+
+    draft: str
+    levels: int
+    branches: int
+    parts: Parts
+    anew: float
+    """The share of rounds whose draft began when the target had decided."""
+    emitted: float
+    """Tokens a round."""
+    emitted_in_turns: float
+    together: Pair
+    turns: Pair
+    """In turns, both models on the cores that the target has here."""
+    turns_everywhere: Pair
+    """In turns, both models on all cores."""
+
+    def gain(self, over: Pair) -> Pair:
+        """How many times as many tokens a second as in turns."""
+        tokens = self.emitted / self.emitted_in_turns
+        return Pair(tokens * over.predicted / self.together.predicted, tokens * over.observed / self.together.observed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What is written to hold the law against: by which target, from which prompts."""
+
+    lm: LanguageModel
+    prompts: Sequence[Any]
+    """Texts, or their tokens."""
+    tokens: int = 48
+    temperature: float = 0.8
+    exit: float = 0.5
+    repeats: int = 3
+    seed: int = 0
+    anew: int | None = None
+    """Tokens of drafts that begin when the target has decided; None for as many as others have."""
+
+    def cell(self, draft: str, levels: int, branches: int) -> Cell:
+        """Parts and runs in turns, several times; the medians of each."""
+        target, everywhere = self.lm.target, torch.get_num_threads()
+        mirror = Mirror(model=draft, gamma=levels, branches=str(branches), exit=self.exit, anew=self.anew)
+        mirror.fit(target, self.lm.vocabulary)
+        assistant = Assistant(model=DraftModel.load(draft, target), length=levels)
+        begun = ExitStack()
+        assistant.fit(target, self.lm.vocabulary)
+        try:
+            text = self.text()
+            bench = Bench(target, mirror, text, levels, branches)
+            begun.callback(bench.close)
+            measured, judged = list[Parts](), list[float]()
+            alone, wide = list[tuple[float, float]](), list[tuple[float, float]]()
+            runs: dict[str, list[Totals]] = {"together": [], "turns": [], "everywhere": []}
+            for _ in range(self.repeats):
+                measured.append(bench.round())
+                judged.append(self.judged())
+                alone.append(self.serial(bench, assistant))
+                runs["together"].append(self._run(mirror, levels))
+                runs["turns"].append(self._run(assistant, levels))
+                with threads(everywhere):
+                    wide.append(self.serial(bench, assistant))
+                    runs["everywhere"].append(self._run(assistant, levels))
+        finally:
+            begun.close()
+            for each in (mirror, assistant):
+                each.dispose()
+        whole = Totals.joined(runs["together"])
+        parts = joined(measured, judged=median(judged))
+        anew = whole.drafts_anew / max(1, whole.drafting_rounds)
+        seconds = {name: median(one.seconds / one.rounds for one in found) for name, found in runs.items()}
+        return Cell(
+            draft,
+            levels,
+            branches,
+            parts,
+            anew,
+            whole.tokens_per_round,
+            Totals.joined(runs["turns"]).tokens_per_round,
+            Pair(parts.step(levels, anew, self.anew), seconds["together"]),
+            Pair(_middle(alone) + median(judged), seconds["turns"]),
+            Pair(_middle(wide) + median(judged), seconds["everywhere"]),
+        )
+
+    def text(self) -> Context:
+        """A text of the target's own to time the parts on."""
+        prompt, vocabulary = self.prompts[0], self.lm.vocabulary
+        found = self._plain(prompt, self.tokens)
+        if isinstance(prompt, str):
+            assert vocabulary is not None, "the prompts are words"
+            prompt = vocabulary.encode_prompt(prompt).tolist()
+        ids = [*prompt, *found.tokens]
+        return Context(ids, Sampling(temperature=self.temperature, seed=self.seed), Ending(max_new_tokens=4096))
+
+    def _plain(self, prompt: Any, tokens: int) -> Generation:
+        how = Options(method="plain", temperature=self.temperature, seed=self.seed, max_new_tokens=tokens)
+        return self.lm.generate(prompt, **how)
+
+    def judged(self) -> float:
+        """From logits to a choice: what a round of plain decoding takes behind the forward."""
+        found = self._plain(self.prompts[0], 8)
+        return median(each.seconds_read + each.seconds_judge for each in found.rounds[1:])
+
+    def serial(self, bench: Bench, assistant: Assistant) -> tuple[float, float]:
+        """A draft of the whole length, and a forward over it, on the threads that there are."""
+        state = assistant.open(bench.context)
+        try:
+            ask = Ask(state, Budget(bench.levels, bench.levels))
+            assistant.propose([ask])
+            state.rows.rewind(len(bench.context) - 1)  # the last token is read again, as it is in every round
+            began = time.perf_counter()
+            assistant.propose([ask])
+            drafted = time.perf_counter() - began
+        finally:
+            assistant.close(state)
+        began = time.perf_counter()
+        (scores,) = bench.target.submit([Request.of_tree(bench.rows, bench.context.root, bench.tree)]).result()
+        scores.choices()
+        return drafted, time.perf_counter() - began
+
+    def _run(self, drafter: Drafter, levels: int) -> Totals:
+        """All prompts, each by itself."""
+        found = []
+        for prompt in self.prompts:
+            written = self.lm.generate(
+                prompt,
+                method=drafter,
+                planner=f"fixed:{levels}",
+                temperature=self.temperature,
+                seed=self.seed,
+                max_new_tokens=self.tokens,
+                ignore_eos=True,
+            )
+            found.append(written.totals)
+        return Totals.joined(found)
+
+
+def _middle(pairs: Sequence[tuple[float, float]]) -> float:
+    return float(sum(median(column) for column in zip(*pairs, strict=True)))

@@ -1,0 +1,181 @@
+"""Whether a draft model should work beside the target, on cores of its own, or in turns with it, on all of them.
+
+Nothing is raced: parts are timed and outcomes counted, and the law of `overlap` says what rounds would take. So there
+is no interval of measured speeds; the advice allows for the error of the law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import torch
+
+from paceline.api.settings import Options
+from paceline.context import Context
+from paceline.drafters.assistant import Assistant, DraftModel
+from paceline.drafters.mirror.drafter import Mirror
+from paceline_lab.bench.early_exit import Stop, foreseen
+from paceline_lab.bench.machine import threads
+from paceline_lab.bench.statistics import Estimate, Verdict
+from paceline_lab.machine.overlap import Bench, Parts, Trial, joined
+
+EXITS, LEVELS, BRANCHES = (0.25, 0.5), (2, 4, 7), (4, 16)
+PROXIES, REPEATS = 8, 2
+ERROR = 1.1
+"""The law's seconds of a round over measured ones, in either direction: up to 11% in `docs/lab-log.md`."""
+Advance = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """One setting of ``mirror`` as the law has it."""
+
+    exit: float
+    gamma: int
+    branches: int
+    seconds: float
+    """Of a round."""
+    tokens: float
+    anew: float
+    hidden: bool
+    """Whether all drafts fit beside the target's upper layers."""
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def spec(self) -> str:
+        exit_ = "" if self.exit == 0.5 else f",exit={self.exit:g}"
+        return f"mirror:gamma={self.gamma},branches={self.branches}{exit_}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """The same drafts in turns with the target, on all cores."""
+
+    length: int
+    seconds: float
+    tokens: float
+
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def spec(self) -> str:
+        return f"assistant:length={self.length}"
+
+
+@dataclass(frozen=True)
+class OverlapAdvice:
+    together: Sequence[Overlap]
+    turns: Sequence[Turns]
+    plain: float
+    """Seconds of a token of plain decoding on all cores."""
+
+    @property
+    def best(self) -> Overlap:
+        return max(self.together, key=lambda one: one.speed)
+
+    @property
+    def best_turns(self) -> Turns:
+        return max(self.turns, key=lambda one: one.speed)
+
+    @property
+    def gain(self) -> Estimate:
+        """The speed beside one another over that in turns, with the bounds of the law's error."""
+        ratio = self.best.speed / self.best_turns.speed
+        return Estimate(ratio, ratio / ERROR, ratio * ERROR)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether to overlap."""
+        return Verdict.of(self.gain)
+
+    @property
+    def spec(self) -> str:
+        """The method to use."""
+        return self.best.spec if self.verdict is Verdict.ON else self.best_turns.spec
+
+
+def advise_overlap(trial: Trial, draft: str, advance: Advance) -> OverlapAdvice:
+    """Measure for about a minute."""
+    together, turns = list[Overlap](), list[Turns]()
+    text, total = trial.text(), len(LEVELS) * (len(EXITS) + 1)
+    done = 0
+    for levels in LEVELS:
+        emitted = 1.0
+        for exit_ in EXITS:
+            advance(f"{levels} tokens, exit {exit_:g}", done, total)
+            stops = foreseen(
+                trial.lm,
+                draft,
+                trial.prompts,
+                exit=exit_,
+                proxies=PROXIES,
+                levels=levels,
+                temperature=trial.temperature,
+                seed=trial.seed,
+                max_new_tokens=trial.tokens,
+            )
+            emitted = fmean(stop.emitted for stop in stops)
+            for branches in BRANCHES:
+                parts = _parts(trial, draft, text, levels, exit_, branches)
+                together.append(_overlap(parts, stops, exit_, levels, branches))
+            done += 1
+        advance(f"{levels} tokens in turns", done, total)
+        turns.append(_turns(trial, draft, text, levels, emitted))
+        done += 1
+    advance("", total, total)
+    return OverlapAdvice(together, turns, _plain(trial))
+
+
+@contextmanager
+def _opened(trial: Trial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> Iterator[Bench]:
+    mirror = Mirror(model=draft, gamma=levels, exit=exit_, branches=str(branches))
+    try:
+        mirror.fit(trial.lm.target, trial.lm.vocabulary)
+        with closing(Bench(trial.lm.target, mirror, text, levels, branches)) as bench:
+            yield bench
+    finally:
+        mirror.dispose()
+
+
+def _parts(trial: Trial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> Parts:
+    with _opened(trial, draft, text, levels, exit_, branches) as bench:
+        return joined([bench.round() for _ in range(REPEATS)], judged=trial.judged())
+
+
+def _turns(trial: Trial, draft: str, text: Context, levels: int, emitted: float) -> Turns:
+    everywhere = torch.get_num_threads()
+    assistant = Assistant(model=DraftModel.load(draft, trial.lm.target), length=levels)
+    assistant.fit(trial.lm.target, trial.lm.vocabulary)
+    try:
+        with _opened(trial, draft, text, levels, 0.5, 1) as bench, threads(everywhere):
+            spent = [sum(trial.serial(bench, assistant)) for _ in range(REPEATS)]
+    finally:
+        assistant.dispose()
+    return Turns(length=levels, seconds=median(spent) + trial.judged(), tokens=emitted)
+
+
+def _plain(trial: Trial) -> float:
+    how = Options(method="plain", temperature=trial.temperature, seed=trial.seed, max_new_tokens=16)
+    found = trial.lm.generate(trial.prompts[0], **how)
+    return median(one.seconds_score + one.seconds_read + one.seconds_judge for one in found.rounds[1:])
+
+
+def _overlap(parts: Parts, stops: Sequence[Stop], exit_: float, levels: int, branches: int) -> Overlap:
+    anew = fmean(stop.place >= branches for stop in stops)
+    return Overlap(
+        exit=exit_,
+        gamma=levels,
+        branches=branches,
+        seconds=parts.step(levels, anew),
+        tokens=fmean(stop.emitted for stop in stops),
+        anew=anew,
+        hidden=parts.ahead(levels) <= parts.window,
+    )

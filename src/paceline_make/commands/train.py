@@ -1,0 +1,239 @@
+"""``paceline train``: draft heads for a model of yours."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.arguments import Parser, Subparsers
+from paceline.cli.options import check_counts, describe, load_model
+from paceline.cli.output import counted, print_json, say, table
+from paceline.errors import InputError, need
+
+if TYPE_CHECKING:
+    from paceline_make.redrafter.data import Passage
+    from paceline_make.redrafter.labels import LabelSettings, Teacher
+    from paceline_make.redrafter.run import Elsewhere, Recipe
+    from paceline_make.redrafter.watch import Outcome
+
+LABELS = ("truth", "greedy", "sampled", "soft")
+DATA = "texts: .txt (passages between empty lines), .jsonl (a text or messages in each line), or folders of them"
+
+
+def add(commands: Subparsers) -> None:
+    parser: Parser = commands.add_parser(
+        "train",
+        help="train a small head that drafts for a model",
+        description="Trains draft heads, and says what they cost.",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", help="what to do")
+    _add_redrafter(actions)
+    telling: Parser = actions.add_parser(
+        "info",
+        run=info,
+        help="describe a head, or what heads of several shapes would cost here",
+        description=(
+            "Describes the head in a folder. Without one, prints for heads of several shapes their bytes, the time of "
+            "a draft on this machine beside a plain forward of the model, and with --data how much of that text a "
+            "head with a part of the vocabulary knows."
+        ),
+    )
+    telling.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="what 'paceline train redrafter' wrote")
+    telling.add_model()
+    telling.several("--data", "PATH", DATA, Path)
+    telling.add_threads()
+    telling.add_json()
+
+
+def _add_redrafter(actions: Any) -> None:
+    parser: Parser = actions.add_parser(
+        "redrafter",
+        run=redrafter,
+        help="train a recurrent head for the method redrafter",
+        description=(
+            "Labels texts with the model's own continuations at every position, and trains a head to predict them. "
+            "The same command goes on with a training that was stopped. Started by torchrun, all processes train one "
+            "head. The folder is then given to the method: --method redrafter:head=DIR."
+        ),
+    )
+    parser.add_model()
+    parser.several("--data", "PATH", DATA, Path, required=True)
+    parser.argument("--out", "DIR", "the folder of the head, its labels and its state", Path, required=True)
+    parser.add_argument(
+        "--labels",
+        choices=LABELS,
+        default="soft",
+        help="truth: the text's own tokens; greedy, sampled: the model's continuations; soft: those, and its laws "
+        "(default: soft)",
+    )
+    parser.argument("--temperature", "T", "of the labels: the one that you write at (default: 0.8)", float, default=0.8)
+    parser.argument("--ahead", "N", "tokens that it learns to predict (default: 5)", int, default=5)
+    parser.argument("--window", "N", "tokens that are labelled together (default: 256)", int, default=256)
+    parser.argument("--positions", "N", "places to learn from (default: 1000000)", int, default=1_000_000)
+    parser.argument("--epochs", "N", "times that each is learnt (default: 3)", float, default=3.0)
+    parser.argument("--batch-size", "N", "positions in a step (default: 2048)", int, default=2048)
+    parser.argument("--rate", "R", "the learning rate's peak (default: 0.002)", float, default=2e-3)
+    parser.argument("--exit", "N", "the width of the head's blocks (default: the model's)", int)
+    parser.argument("--blocks", "N", "blocks (default: 2)", int, default=2)
+    parser.argument("--rank", "N", "output matrix of two thin ones of this width (default: one whole)", int, default=0)
+    parser.argument("--kept", "N", "know only the N most frequent tokens of the data (default: all)", int, default=0)
+    parser.flag("--cumulative", "add embeddings up in place of the recurrent state")
+    parser.flag("--no-cache", "label anew in each epoch, and store no labels")
+    text = "label on a Ray cluster: its address, or 'local' to start one on this machine"
+    parser.argument("--cluster", "ADDRESS", text)
+    parser.flag("--int8", "store the output in 8-bit integers")
+    parser.argument("--held-out", "SHARE", "of the passages, to judge the head by (default: 0.02)", float, default=0.02)
+    parser.add_seed()
+    parser.add_threads()
+    parser.add_json()
+
+
+def redrafter(options: argparse.Namespace) -> int:
+    from paceline_lab.bench.machine import threads
+    from paceline_make.redrafter.data import read_passages
+    from paceline_make.redrafter.run import Workshop
+    from paceline_make.redrafter.watch import watched
+
+    check_counts(options, "positions", "batch_size", "ahead", "window", "exit", "threads")
+    recipe = _recipe(options)
+    passages = read_passages(options.data)
+    elsewhere = _elsewhere(options, recipe)
+    with threads(options.threads):
+        lm = load_model(options)
+        workshop = Workshop(lm, passages, recipe, options.out, elsewhere)
+        outcome = watched(workshop, [f"- {path}" for path in options.data])
+        facts = describe(lm)
+    if outcome.positions:
+        say(_told(outcome, options))
+    if options.json:
+        print_json({**facts, **outcome._asdict(), "recipe": asdict(recipe), "out": str(options.out)})
+    return 0
+
+
+def _elsewhere(options: argparse.Namespace, recipe: Recipe) -> Elsewhere | None:
+    if options.cluster is None:
+        return None
+    if options.no_cache:
+        raise InputError("--no-cache labels where it trains; leave it out, or --cluster")
+    need("ray", "labelling on a cluster", "cluster")
+    from paceline_make.redrafter.cluster import fill_on_cluster
+
+    loading = {name: getattr(options, name) for name in ("dtype", "quantize", "device")}
+    return partial(fill_on_cluster, options.cluster, partial(_teacher, options.model, loading, recipe.labels))
+
+
+def _teacher(model: str, loading: dict[str, Any], settings: LabelSettings, passages: Sequence[Passage]) -> Teacher:
+    """On another machine."""
+    from paceline.api.model import load
+    from paceline_make.redrafter.run import teacher_of
+
+    return teacher_of(load(model, **loading), passages, settings)
+
+
+def _recipe(options: argparse.Namespace) -> Recipe:
+    from paceline_make.redrafter.labels import LabelSettings
+    from paceline_make.redrafter.run import Recipe
+
+    if not 0 <= options.held_out < 0.5:
+        raise InputError(f"--held-out is a share from 0 to below 0.5, not {options.held_out}")
+    if not options.epochs > 0:
+        raise InputError(f"--epochs must be above 0, not {options.epochs}")
+    if not 0 < options.rate < 1:
+        raise InputError(f"--rate must be above 0 and below 1, not {options.rate}")
+    labels = LabelSettings(
+        kind=options.labels,
+        ahead=options.ahead,
+        temperature=options.temperature,
+        window=options.window,
+        seed=options.seed,
+    )
+    return Recipe(
+        exit=options.exit,
+        blocks=options.blocks,
+        rank=options.rank,
+        kept=options.kept,
+        recurrent=not options.cumulative,
+        labels=labels,
+        positions=options.positions,
+        epochs=options.epochs,
+        batch=options.batch_size,
+        rate=options.rate,
+        seed=options.seed,
+        held_out=options.held_out,
+        int8=options.int8,
+        fresh=options.no_cache,
+    )
+
+
+def _told(outcome: Outcome, options: argparse.Namespace) -> str:
+    lines = [f"{options.out}: {outcome.bytes:,} bytes, trained on {outcome.positions:,} positions"]
+    if (held := outcome.held_out) is not None:
+        right = " ".join(f"{share:.0%}" for share in held.right)
+        lines.append(f"held out: loss {held.loss:.3f}, right {right}, {held.expected:.2f} tokens a round expected")
+    if outcome.measured:
+        each = (f"{tokens:.2f} with noise={noise}" for noise, tokens in outcome.measured.items())
+        lines.append(f"measured: tokens a round {', '.join(each)}; the better is the head's default")
+    lines.append(
+        f'To use it: paceline generate "The old house" --model {options.model} --method redrafter:head={options.out}'
+    )
+    return "\n".join(lines)
+
+
+def info(options: argparse.Namespace) -> int:
+    from paceline.drafters.redrafter.checkpoint import read_head
+
+    if options.folder is not None:
+        head, config = read_head(options.folder)
+        found = {"parameters": head.parameters_in_all, **asdict(config)}
+        say(_described(found))
+    else:
+        found = _shapes(options)
+    if options.json:
+        print_json(found)
+    return 0
+
+
+def _described(found: dict[str, Any]) -> str:
+    shape, trained = found["shape"], found["trained"]
+    rows = [("parameters", f"{found['parameters']:,}"), *((name, str(value)) for name, value in shape.items())]
+    rows.append(("for", f"{found['target_name'] or 'not said'} {found['target']}".strip()))
+    rows.append(("noise", found["noise"] or "not measured"))
+    rows += [(name.replace("_", " "), str(value)) for name, value in trained.items()]
+    return table(("", ""), rows, left=(0, 1))
+
+
+def _shapes(options: argparse.Namespace) -> dict[str, Any]:
+    """Of the model's own width."""
+    from paceline_lab.bench.machine import instruction_sets, threads
+    from paceline_make.redrafter.data import read_passages, stream_of
+    from paceline_make.redrafter.shapes import costs
+
+    check_counts(options, "threads")
+    passages = read_passages(options.data) if options.data else []
+    with threads(options.threads):
+        lm = load_model(options)
+        if passages and lm.vocabulary is None:
+            raise InputError(f"{lm.target.name} came without a tokenizer; leave --data out")
+        text = stream_of(passages, lm.vocabulary, None).ids if passages and lm.vocabulary else None
+        found = list(costs(lm.target, text))
+        facts = describe(lm)
+    rows = (
+        (
+            one.name,
+            f"{one.parameters:,}",
+            "" if one.share is None else f"{one.share:.1%}",
+            f"{one.bytes / 1e6:.1f} MB",
+            f"{one.milliseconds:.2f} ms",
+            f"{one.rounds:.0%}",
+            "" if one.coverage is None else f"{one.coverage:.1%}",
+        )
+        for one in found
+    )
+    titles = ("head", "parameters", "of the model's", "on disk", "a draft", "of a plain forward", "text known")
+    say(f"Drafts of width 4 and length 4 for {lm.target.name}, {counted(len(found), 'shape')}; {instruction_sets()}")
+    say(table(titles, rows, left=(0,)))
+    return {**facts, "shapes": [asdict(one) for one in found]}

@@ -1,0 +1,298 @@
+"""The kinds of sources that a corpus is read from: plain text, records in JSON lines, parquet or arrow, a hub."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from paceline.errors import DamagedFile, InputError
+from paceline.files.reading import DESCRIPTION, parse, read_file
+from paceline_make.dictionary.lines import (
+    COMPRESSED,
+    NOT_UTF8,
+    WRONG,
+    CorpusLog,
+    blocks,
+    decoded,
+    lines_of,
+    short,
+    size_of,
+    text_of,
+    unchanged,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS = 1024
+"""Records in one batch."""
+BOM = "\ufeff"
+STATE = "state.json"
+"""A folder that `Dataset.save_to_disk` wrote has this file."""
+HUB = "hf:"
+KNOWN_SPLITS = ("train", "validation", "valid", "dev", "test")
+WITHOUT_TEXT = "{} records hold nothing in this field and were left out"
+
+
+class TextSource(ABC):
+    """One file, or one data set."""
+
+    name: str
+    bytes: int = 0
+    """The file's size, to report progress; 0 where it is unknown."""
+
+    @abstractmethod
+    def documents(self, log: CorpusLog) -> Iterator[list[str]]:
+        """Lines of limited length, of whole documents or of parts of one."""
+
+    def texts(self, log: CorpusLog) -> Iterator[str]:
+        """Each document in one piece."""
+        yield "\n".join(line for lines in self.documents(log) for line in lines)
+
+
+class PlainFile(TextSource):
+    """A text is one document."""
+
+    def __init__(self, path: Path) -> None:
+        self.name, self.bytes, self._path = str(path), size_of(path), path
+
+    def documents(self, log: CorpusLog) -> Iterator[list[str]]:
+        yield from lines_of(decoded(self.name, self._logged(log), log))
+        log.document()
+
+    def _logged(self, log: CorpusLog) -> Iterator[bytes]:
+        for block in blocks(self._path, log):
+            log.content(block)
+            yield block
+
+
+class GivenLines(TextSource):
+    """Lines in memory are one document."""
+
+    name = "the given lines"
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = lines
+
+    def documents(self, log: CorpusLog) -> Iterator[list[str]]:
+        for start in range(0, len(self._lines), ROWS):
+            lines = self._lines[start : start + ROWS]
+            log.content("".join(f"{line}\n" for line in lines).encode())
+            yield [piece for line in lines for piece in short(line.split("\n"))]
+        log.document()
+
+
+class Records(TextSource):
+    """Many documents, each the text in one field of a record."""
+
+    def __init__(self, name: str, field: str, size: int = 0) -> None:
+        self.name, self.field, self.bytes = name, field, size
+
+    @abstractmethod
+    def records(self, log: CorpusLog) -> Iterator[Sequence[str | None]]:
+        """The texts of some records; None for an empty field."""
+
+    def documents(self, log: CorpusLog) -> Iterator[list[str]]:
+        for texts in self._logged(log):
+            yield [line for text in texts for line in short(text.split("\n"))]
+
+    def texts(self, log: CorpusLog) -> Iterator[str]:
+        for texts in self._logged(log):
+            yield from texts
+
+    def _logged(self, log: CorpusLog) -> Iterator[list[str]]:
+        for found in self.records(log):
+            texts = [self._sound(text, log) for text in found if text is not None]
+            if len(texts) < len(found):
+                log.odd(self.name, WITHOUT_TEXT, len(found) - len(texts))
+            for text in texts:
+                log.content(text.encode())
+                log.document()
+            yield texts
+
+    def _sound(self, text: str, log: CorpusLog) -> str:
+        """JSON can spell half of a character, which no text in UTF-8 holds."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            mended = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+            log.odd(self.name, NOT_UTF8, mended.count(WRONG) - text.count(WRONG))
+            return mended
+        return text
+
+    def field_of(self, record: dict[str, Any], where: str) -> str | None:
+        if self.field not in record:
+            raise InputError(f"{where} has no field {self.field}; it has {_listed(record)}, name one of them")
+        text = record[self.field]
+        if text is not None and not isinstance(text, str):
+            raise InputError(f"{where}: the field {self.field} is no text but {type(text).__name__}; name another")
+        return text
+
+
+class JsonLines(Records):
+    def __init__(self, path: Path, field: str) -> None:
+        super().__init__(str(path), field, size_of(path))
+        self._path = path
+
+    def records(self, log: CorpusLog) -> Iterator[Sequence[str | None]]:
+        number = 0
+        for raw_lines in _raw_lines(blocks(self._path, log)):
+            found = []
+            for number, raw in enumerate(raw_lines, start=number + 1):  # noqa: B020 (the count goes on)
+                if raw.strip():
+                    found.append(self._text(number, text_of(self.name, raw, log)))
+            yield found
+
+    def _text(self, number: int, line: str) -> str | None:
+        where = f"{self.name}, line {number}"
+        try:
+            record = json.loads(line.removeprefix(BOM))
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where} is no JSON ({error}); mend or remove that line") from None
+        if not isinstance(record, dict):
+            raise InputError(f"{where} is no record but {type(record).__name__}; write one object with {self.field}")
+        return self.field_of(record, where)
+
+
+def _raw_lines(found: Iterable[bytes]) -> Iterator[list[bytes]]:
+    rest: list[bytes] = []
+    for block in found:
+        first, *more = block.split(b"\n")
+        rest.append(first)
+        if more:
+            *between, last = more
+            yield [b"".join(rest), *between]
+            rest = [last]
+    yield [b"".join(rest)]
+
+
+class Parquet(Records):
+    def __init__(self, path: Path, field: str) -> None:
+        super().__init__(str(path), field, size_of(path))
+        self._path = path
+
+    def records(self, log: CorpusLog) -> Iterator[Sequence[str | None]]:
+        import pyarrow.parquet as pq
+
+        with _whole(self._path, "parquet", "get it again") as file:
+            table = pq.ParquetFile(file)
+            refuse_column(self.name, table.schema_arrow, self.field)
+            groups = table.metadata.num_row_groups
+            for group in range(groups):
+                for batch in table.iter_batches(ROWS, row_groups=[group], columns=[self.field]):
+                    yield batch.column(0).to_pylist()
+                log.at(self.name, self.bytes * (group + 1) // groups)
+
+
+class SavedDataset(Records):
+    """A folder that `Dataset.save_to_disk` wrote; its arrow files are read without the package `datasets`."""
+
+    def __init__(self, folder: Path, field: str) -> None:
+        try:
+            listed = parse(read_file(folder / STATE, DESCRIPTION))["_data_files"]
+            self._paths = [folder / entry["filename"] for entry in listed]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DamagedFile(f"{folder / STATE} lists no files of a data set; save it again, or name files") from None
+        super().__init__(str(folder), field, sum(map(size_of, self._paths)))
+
+    def records(self, log: CorpusLog) -> Iterator[Sequence[str | None]]:
+        import pyarrow as pa
+
+        before = 0
+        for path in self._paths:
+            with _whole(path, "arrow", "save it again") as file:
+                stream = pa.ipc.open_stream(file)
+                refuse_column(self.name, stream.schema, self.field)
+                for batch in stream:
+                    for rows in range(0, len(batch), ROWS):
+                        yield batch.column(self.field).slice(rows, ROWS).to_pylist()
+                    log.at(self.name, before + file.tell())
+            before += size_of(path)
+            log.at(self.name, before)
+
+
+class Hub(Records):
+    """A data set that the package `datasets` streams."""
+
+    def __init__(self, spec: str, field: str) -> None:
+        super().__init__(spec, field)
+        self._dataset, self._config, self._split = parsed(spec)
+
+    def records(self, log: CorpusLog) -> Iterator[Sequence[str | None]]:
+        found: list[str | None] = []
+        for number, record in enumerate(self._streamed(), start=1):
+            found.append(self.field_of(record, f"{self.name}, record {number}"))
+            if len(found) == ROWS:
+                yield found
+                found = []
+                log.at(self.name, 0)
+        yield found
+
+    def _streamed(self) -> Iterator[dict[str, Any]]:
+        """The records, any of which may fail."""
+        import datasets
+
+        try:
+            yield from datasets.load_dataset(self._dataset, self._config, split=self._split, streaming=True)
+        except Exception as error:  # of the network, the hub or the package
+            raise InputError(f"{self.name} can't be read ({_short(error)}); check its name and the network") from None
+
+
+def parsed(spec: str) -> tuple[str, str | None, str]:
+    """Name, configuration and split of `hf:NAME[:CONFIG][:SPLIT]`: a lone word after the name is a split if known."""
+    name, *rest = spec.removeprefix(HUB).split(":")
+    if not name or len(rest) > 2 or not all(rest):
+        raise InputError(f"{spec} names no data set; write hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT")
+    if len(rest) == 2:
+        return name, rest[0], rest[1]
+    if not rest:
+        return name, None, KNOWN_SPLITS[0]
+    return (name, None, rest[0]) if rest[0] in KNOWN_SPLITS else (name, rest[0], KNOWN_SPLITS[0])
+
+
+def source_of_file(path: Path, field: str) -> TextSource:
+    name = path.name.lower()
+    for packing in COMPRESSED:
+        name = name.removesuffix(packing)
+    match Path(name).suffix:
+        case ".jsonl" | ".ndjson":
+            return JsonLines(path, field)
+        case ".parquet":
+            return Parquet(path, field)
+    return PlainFile(path)
+
+
+def refuse_column(name: str, schema: pa.Schema, field: str) -> None:
+    import pyarrow as pa
+
+    if field not in schema.names:
+        raise InputError(f"{name} has no column {field}; it has {_listed(schema.names)}, name one of them")
+    kind = schema.field(field).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise InputError(f"{name}: the column {field} is no text but {kind}; name another")
+
+
+@contextmanager
+def _whole(path: Path, kind: str, mend: str) -> Iterator[BinaryIO]:
+    """An open file whose damage is reported."""
+    import pyarrow as pa
+
+    with unchanged(path) as file:
+        try:
+            yield file
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise DamagedFile(f"{path} is no whole {kind} file ({_short(error)}); {mend}") from None
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200].rstrip(". ") or type(error).__name__

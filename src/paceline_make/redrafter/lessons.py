@@ -1,0 +1,82 @@
+"""What each step of a training learns: rows of labels that are stored, or windows that are labelled there and then."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as distributed
+
+from paceline_make.redrafter.labels import Labels, Teacher, joined
+
+
+def world() -> int:
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def rank() -> int:
+    return distributed.get_rank() if world() > 1 else 0
+
+
+class Lessons(Protocol):
+    """A function of the step alone, so that a training that was stopped reads on where it stopped."""
+
+    @property
+    def positions(self) -> int: ...
+
+    def at(self, step: int) -> tuple[Labels, int]:
+        """This process's part of a batch, and the number of positions in all parts."""
+        ...
+
+
+class _Shuffled:
+    """Numbers below ``count``, ``size`` at a time, in another order in each pass."""
+
+    def __init__(self, count: int, size: int, seed: int) -> None:
+        self.count, self.size, self.seed = count, min(size, count), seed
+        self._order: tuple[int, np.ndarray] | None = None
+
+    def at(self, step: int) -> np.ndarray:
+        number, place = divmod(step, self.count // self.size)
+        if self._order is None or self._order[0] != number:
+            self._order = number, np.random.default_rng([self.seed, number]).permutation(self.count)
+        return np.sort(self._order[1][place * self.size : (place + 1) * self.size])
+
+
+class StoredLessons:
+    """Positions from all over the labels that are there."""
+
+    def __init__(self, labels: Labels, batch: int, seed: int) -> None:
+        self.labels, self._shuffled = labels, _Shuffled(len(labels.tokens), batch, seed)
+
+    @property
+    def positions(self) -> int:
+        return len(self.labels.tokens)
+
+    def at(self, step: int) -> tuple[Labels, int]:
+        chosen = self._shuffled.at(step)
+        mine = np.array_split(chosen, world())[rank()]
+        return self.labels.rows(torch.from_numpy(mine)), len(chosen)
+
+
+class FreshLessons:
+    """Whole windows, labelled when they are learnt: nothing is stored, and each pass labels them anew."""
+
+    def __init__(self, teacher: Teacher, windows: int, batch: int, seed: int) -> None:
+        self.teacher, self.windows = teacher, windows
+        self.numbers = teacher.shuffled()[:windows]
+        self._shuffled = _Shuffled(windows, max(world(), round(batch / teacher.size)), seed)
+
+    @property
+    def positions(self) -> int:
+        return self.windows * self.teacher.size
+
+    def at(self, step: int) -> tuple[Labels, int]:
+        chosen = self.numbers[self._shuffled.at(step)]
+        mine = np.array_split(chosen, world())[rank()]
+        labels = joined([self.teacher.label(int(number)) for number in mine])
+        count = torch.tensor(len(labels.tokens))
+        if world() > 1:
+            distributed.all_reduce(count)
+        return labels, int(count)
