@@ -22,6 +22,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import ParamSpec, TypeVar
 
+PACKAGES = frozenset({"paceline", "paceline_lab", "paceline_make"})
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ class Unavailable(PacelineError):
 
 def is_own(part: object) -> bool:
     """Whether an object's class is one of Paceline's."""
-    return part.__class__.__module__.partition(".")[0] == "paceline"
+    return part.__class__.__module__.partition(".")[0] in PACKAGES
 
 
 def called(kind: str, part: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:

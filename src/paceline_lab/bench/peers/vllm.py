@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import torch
 
+import paceline
 from paceline.drafters.base import Drafter
 from paceline.drafters.lookup import Lookup
 from paceline.integrations.vllm.settings import MOST, Settings, leaves
@@ -30,8 +31,8 @@ from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 
 PYTHON = "PACELINE_VLLM"
-PACKAGE = Path(__file__).parents[2]
-"""This package, for an environment that does not have it."""
+PACKAGE = Path(paceline.__file__).parent
+"""What drafts in vLLM, for an environment that does not have it."""
 ENGINE = Path(__file__).with_name("vllm_engine.py")
 FIND = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
 """What a Python runs to say by its exit code whether it has vLLM; to import that takes seconds."""
