@@ -69,7 +69,7 @@ def fused_of(target: IntegerTarget) -> Fused:
 def lean_of(target: IntegerTarget) -> Lean:
     """The same products between torch's operations."""
     fused = fused_of(target)
-    return Lean(target._own, fused._inspection, fused._operations)
+    return Lean(target._own, fused._operations)
 
 
 def scored(target: IntegerTarget, path: Lean, want: Want = NOTHING) -> list[Tensor]:

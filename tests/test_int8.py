@@ -413,7 +413,7 @@ def test_the_check_finds_rows_that_depend_on_others(planted: str, monkeypatch: p
     monkeypatch.setattr(where, name, made)
     target = target_of("llama")
     path: Any = target.paths[0]
-    with target.using(Lean(target._own, path._inspection, path._operations)):
+    with target.using(Lean(target._own, path._operations)):
         report = checked(target)
     assert any("bit" in fault for fault in report.faults)
 

@@ -393,7 +393,7 @@ def test_a_refusal_is_remembered_until_something_changes(monkeypatch: pytest.Mon
     hook.remove()
     for _ in range(3):
         assert is_taken(target)
-    assert len(looks) == 2
+    assert len(looks) == 3, "once for each change"
     part, layers[2]._modules["self_attn"] = layers[2].self_attn, None
     assert not is_taken(target)
     del layers[2]._modules["self_attn"]

@@ -78,7 +78,7 @@ def test_a_stream_that_is_collected_while_another_drafts_hangs_nobody(
 
 def test_rows_that_come_back_while_others_are_copied_wait_for_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     target = tabled()
-    kept, prompt = KeptRows(target.open, 4), np.array(PROMPT)
+    kept, prompt = KeptRows(target.open, target.look, 4), np.array(PROMPT)
     source, *others = (kept.take(prompt, 8) for _ in range(3))
     assert isinstance(source, TableRows)
     source.write(prompt)
@@ -153,7 +153,7 @@ LEFT, RIGHT = [1, 1, 2, 3, 4, 5, 0, 1, 2, 3], [1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
 )
 def test_rows_are_lent_to_whom_they_serve_best(limit: int, asked: list[int], left: Any, common: int) -> None:
     target = tabled()
-    kept = KeptRows(target.open, limit)
+    kept = KeptRows(target.open, target.look, limit)
     for rows in [wrote(kept, target, text) for text in (LEFT, RIGHT)]:
         kept.give(rows)
     rows = kept.take(np.array(asked), 20)
@@ -164,7 +164,7 @@ def test_rows_are_lent_to_whom_they_serve_best(limit: int, asked: list[int], lef
 
 def test_the_oldest_rows_go_and_what_is_given_up_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     target, closed = tabled(), list[Rows]()
-    kept = KeptRows(target.open, 2)
+    kept = KeptRows(target.open, target.look, 2)
     monkeypatch.setattr(TableRows, "close", lambda rows: closed.append(rows))
     texts = [[number] * 4 for number in range(4)]
     lent = [wrote(kept, target, text) for text in texts]
@@ -192,7 +192,7 @@ def test_a_text_begun_before_forgetting_leaves_no_rows() -> None:
 
 
 def test_threads_do_not_write_over_each_others_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    target, kept, copied, copy = tabled(), KeptRows(tabled().open, 60), list[int](), TableRows._copy
+    target, kept, copied, copy = tabled(), KeptRows(tabled().open, tabled().look, 60), list[int](), TableRows._copy
 
     def slowly(rows: TableRows, other: Rows, count: int) -> None:
         time.sleep(0.002)  # long enough for another thread to come between

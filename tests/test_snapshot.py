@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from transformers.models.llama import modeling_llama
 
-from changes import CHANGES, Adapter, adapt
+import paceline
+from changes import CHANGES, Adapter, adapt, replace_weights, scale_everything
 from families import FAMILIES, build
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.snapshot import ModelSnapshot
 from paceline.targets.hf.target import HFTarget
-from scoring import CLOSE, SEEN, apart, gap_to_own, path_of, recorded, scored_anew, target_of
+from scoring import CLOSE, SEEN, apart, gap_to_own, load_quietly, path_of, recorded, scored_anew, target_of
 
 UNRECORDED = "ignore:forwards are not recorded"
 
@@ -177,10 +178,31 @@ def test_memory_of_weights_stays_until_the_change_is_seen() -> None:
     layer.weight.data = layer.weight.data.clone()
     others = [torch.empty_like(layer.weight) for _ in range(64)]
     assert held not in {other.data_ptr() for other in others}
-    snapshot = path_of(target)._snapshot
+    snapshot = target.own.snapshot
     assert snapshot is not None
     gone = weakref.ref(snapshot)
     del snapshot
     scored_anew(target)
     gc.collect()
     assert gone() is None
+
+
+# --- texts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("change", "forgets"), [(replace_weights, False), (scale_everything, True)])
+def test_the_next_text_is_that_of_the_model_as_it_is_now(change: Callable[[Any], None], forgets: bool) -> None:
+    """Also where rows of its prompt are kept. What is changed in place has to be said."""
+
+    def written(lm: paceline.LanguageModel) -> list[int]:
+        return list(lm.generate(list(range(3, 20)), method="lookup", max_new_tokens=24).tokens)
+
+    model = build("llama").requires_grad_(False)
+    lm = paceline.LanguageModel(load_quietly(model))
+    before = written(lm)
+    change(model)
+    if forgets:
+        lm.forget()
+    now = written(lm)
+    assert now == written(paceline.LanguageModel(load_quietly(model)))
+    assert now != before

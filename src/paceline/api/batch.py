@@ -48,7 +48,7 @@ class TextBatch:
         self._lm = lm
         self._batch = Batch(lm.target, at_once=at_once)
         self._at_once = at_once
-        self._own = KeptRows(lm.target.open, at_once)
+        self._own = KeptRows(lm.target.open, lm.target.look, at_once)
         self._kept = self._own if kept is None else kept
         self._waiting: deque[Writing] = deque()
         self._writing: dict[Session, Writing] = {}

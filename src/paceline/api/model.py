@@ -47,9 +47,10 @@ class LanguageModel:
     """A target with its vocabulary. Keeps the cached rows of the last text, so that one which begins alike (the next
     turn of a chat, another sample of a prompt) reads only what is new.
 
-    Texts may be written from several threads; their forwards take turns. After a change of a loaded model's weights or
-    adapters call `forget`, since kept rows are the old weights'. Fork a process before the first model is loaded: a
-    process that is forked later lacks the threads that compute, and refuses to write."""
+    Texts may be written from several threads; their forwards take turns. Modules, weights and hooks that the model's
+    owner replaces are noticed when a text begins. After weights were changed in place, or adapters switched, call
+    `forget`, since kept rows are the old weights'. Fork a process before the first model is loaded: a process that is
+    forked later lacks the threads that compute, and refuses to write."""
 
     def __init__(
         self, target: Target, vocabulary: Vocabulary | None = None, defaults: Mapping[str, Any] | None = None
@@ -59,7 +60,7 @@ class LanguageModel:
         self.defaults = dict(defaults or {})
         """Settings of every text for which others are not given; `load` fills it from the model's
         ``generation_config.json``."""
-        self.kept = KeptRows(target.open)
+        self.kept = KeptRows(target.open, target.look)
         self.transcripts = None if vocabulary is None else Transcripts(vocabulary)
         """The last chats, in the tokens that they were written in."""
         self._drafters = Drafters()
@@ -181,12 +182,13 @@ class LanguageModel:
         return self._drafters.planner(settings, drafter, self.target)
 
     def forget(self) -> None:
-        """Give back the memory of the last text and of the last chats, that of the drafters with their models, and,
-        while nothing is being written, what the target holds for texts to come."""
+        """Take the model as it is now, and give back the memory of the last text and of the last chats, that of the
+        drafters with their models, and, while nothing is being written, what the target holds for texts to come."""
         self.kept.clear()
         if self.transcripts is not None:
             self.transcripts.clear()
         self._drafters.clear()
+        self.target.forget()
         self.target.release()
 
     def encode(self, prompt: Prompt) -> NDArray[np.int64]:

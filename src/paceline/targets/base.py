@@ -343,6 +343,14 @@ class Target(ABC):
         """How many prompt tokens to score per forward, where ``length`` stand before the root."""
         return self.prefill_chunk
 
+    def look(self) -> int:
+        """Whether the model's owner has changed it since the last text began: how many changes were noticed so far.
+        Asked when a text begins; rows of before a change are not of this model."""
+        return 0
+
+    def forget(self) -> None:
+        """Take the model as it is now, as after a change that `look` does not notice."""
+
     def release(self) -> None:
         """Give back memory that is kept for later sequences. Open sequences keep theirs."""
 

@@ -90,9 +90,12 @@ class KeptRows:
     With ``copies_lent`` new texts also get copies of rows that are lent out, which then change only under the lock.
     """
 
-    def __init__(self, open_rows: Callable[[int], Rows], limit: int = 1, *, copies_lent: bool = False) -> None:
-        """``open_rows`` opens new rows with memory for so many tokens."""
-        self._open_rows = open_rows
+    def __init__(
+        self, open_rows: Callable[[int], Rows], look: Callable[[], int], limit: int = 1, *, copies_lent: bool = False
+    ) -> None:
+        """``open_rows`` opens new rows with memory for so many tokens; ``look`` is `Target.look`."""
+        self._open_rows, self._look = open_rows, look
+        self._changes = 0
         self._limit = limit
         self._copies_lent = copies_lent
         self._spare: list[Rows] = []
@@ -114,6 +117,7 @@ class KeptRows:
 
     def lend(self, tokens: Ints, capacity: int) -> Rows:
         """`take`, by the holder of the lock."""
+        self._part_with_old()
         rows = self._taken_over(tokens)
         if rows is None:
             rows = self._open_rows(capacity)
@@ -131,10 +135,19 @@ class KeptRows:
     def clear(self) -> None:
         """Close all spare rows, and do not keep those that are lent out now."""
         with self.held():
-            old, self._spare = self._spare, []
-            self._lent.clear()
+            self._clear()
+
+    def _clear(self) -> None:
+        old, self._spare = self._spare, []
+        self._lent.clear()
         for spare in old:
             spare.close()
+
+    def _part_with_old(self) -> None:
+        """A changed model reads the whole text again: rows are of the model that made them."""
+        if (changes := self._look()) != self._changes:
+            self._changes = changes
+            self._clear()
 
     def _taken_over(self, tokens: Ints) -> Rows | None:
         if not self._spare:

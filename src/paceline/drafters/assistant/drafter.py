@@ -87,7 +87,7 @@ class Assistant(Drafter):
         self._vocab_size: int | None = None
         self._foreign: Foreign | None = None
         """How its drafts are translated, where they are."""
-        self._rows = KeptRows(lambda capacity: self.model.open(capacity), copies_lent=True)
+        self._rows = KeptRows(lambda capacity: self.model.open(capacity), lambda: self.model.look(), copies_lent=True)
         """Their lock is held while rows move: a new text copies rows of the others."""
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:

@@ -50,7 +50,7 @@ class Worker:
         self._link, self._frames, self._model = link, frames, model
         self._texts: dict[int, tuple[Rollout | TranslatedRollout, int]] = {}
         """With the number of its target's tokens."""
-        self._rows = KeptRows(model.target.open, KEPT_TEXTS)
+        self._rows = KeptRows(model.target.open, model.target.look, KEPT_TEXTS)
         self._vocabularies: dict[str, Vocabulary] = {}
         self._assistants: dict[Hashable, Assistant] = {}
         """Those that translate, by all that their drafts depend on."""

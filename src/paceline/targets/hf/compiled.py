@@ -11,7 +11,7 @@ from paceline.targets.hf.integers.kernels import without_numba
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.packed import packed_here, parameter_count
 from paceline.targets.hf.speed import FAVOUR, ROWS, SLOWER, SMALL, layer_of, once, relative, typical_layer
-from paceline.targets.hf.variants import Inspection, is_silu
+from paceline.targets.hf.variants import is_silu, modules_of
 
 TYPES = (torch.float32, torch.bfloat16)
 
@@ -28,7 +28,7 @@ def compiling_pays(model: Any) -> bool:
     the calls count."""
     if model.device.type != "cpu" or model.dtype not in TYPES or getattr(model, "is_quantized", False):
         return False
-    modules = Inspection(model).modules
+    modules = modules_of(model)
     if modules is None or not all(is_silu(layer.act) for layer in modules.layers):
         return False
     if without_numba() is not None:

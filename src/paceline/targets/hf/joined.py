@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from paceline.targets.hf.packed import PackedLinear, identity, is_ordinary, ordinary
+from paceline.targets.hf.snapshot import is_altered
 
 
 class JointLinear:
@@ -90,8 +91,4 @@ def joint_of(layers: Sequence[nn.Module]) -> JointLinear | None:
     """What computes exactly these layers, in this order, if none of them is hooked or was given another forward."""
     slices = [layer for layer in layers if isinstance(layer, LinearSlice)]
     together = len(slices) == len(layers) and all(part.joint.slices == slices for part in slices)
-    return slices[0].joint if together and not any(_is_changed(part) for part in slices) else None
-
-
-def _is_changed(part: LinearSlice) -> bool:
-    return bool("forward" in vars(part) or part._forward_hooks or part._forward_pre_hooks)
+    return slices[0].joint if together and not any(is_altered(part) for part in slices) else None

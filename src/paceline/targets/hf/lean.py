@@ -3,8 +3,8 @@
 One row of a small model costs transformers more in Python than in arithmetic. Here a layer is some twenty operations,
 and what depends on the forward and not on the layer is computed once. Operations and their order are those of the
 model's own modules, so rows are equal bit by bit where kernels are. Weights are read from the modules in every forward,
-and linear layers are called as modules, so changes that an owner makes take effect. Only tables of rotary angles are
-kept. At load the rows must agree with the model's own (`probe`).
+and linear layers are called as modules. Only tables of rotary angles are kept. At load the rows must agree with the
+model's own (`probe`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paceline.targets.hf.operations import CosSin, Heads, Operations
 from paceline.targets.hf.own import Mode, OwnForward, joined
 from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found, Outputs, Taps
 from paceline.targets.hf.snapshot import DefinitionSnapshot, origin
-from paceline.targets.hf.variants import Inspection, Layer, LlamaModules
+from paceline.targets.hf.variants import Layer, LlamaModules, modules_of
 
 TABLE = 1024
 """Positions that are computed together, so that an angle does not depend on how long the table is."""
@@ -29,10 +29,10 @@ TABLE = 1024
 class Lean(ForwardPath):
     """Computes models that `variants` knows. The model's own path gives it the mode and the early exit."""
 
-    def __init__(self, own: OwnForward, inspection: Inspection, operations: Operations | None = None) -> None:
+    def __init__(self, own: OwnForward, operations: Operations | None = None) -> None:
         self._own = own
         self._operations = operations or Operations()
-        self._inspection = inspection
+        self._modules, self._changes = modules_of(own.model), own.changes
         classes = map(type, own.model.modules())
         self._definitions = DefinitionSnapshot(known for known in classes if origin(known) == "transformers")
         self._rotary = RotaryTable()
@@ -43,18 +43,21 @@ class Lean(ForwardPath):
     @classmethod
     def of(cls, own: OwnForward) -> Self | None:
         """None for models of another structure."""
-        inspection = Inspection(own.model)
-        return None if inspection.modules is None else cls(own, inspection)
+        made = cls(own)
+        return None if made._modules is None else made
 
     def takes(self, job: ForwardJob) -> bool:
         return self.ready()
 
     def ready(self) -> bool:
-        """Whether the model is still one that this computes."""
-        if not self._inspection.unchanged():
-            self._inspection = Inspection(self._own.model)
-        known = self._inspection.modules is not None
-        return known and self._own.mode is Mode.PACKED and self._definitions.unchanged()
+        """Whether the model is one that this computes."""
+        if self._changes != self._own.changes:
+            self._changes = self._own.changes
+            self._look_again()
+        return self._modules is not None and self._own.mode is Mode.PACKED
+
+    def _look_again(self) -> None:
+        self._modules = modules_of(self._own.model) if self._definitions.unchanged() else None
 
     def run(self, job: ForwardJob) -> Found:
         try:
@@ -65,7 +68,7 @@ class Lean(ForwardPath):
             if not self.trusted:
                 raise
             found = self._own.run(job)  # raises again what is the model's own error
-            self._inspection.refuse()
+            self._modules = None  # until the model changes
             why = f"{type(error).__name__}: {error}".splitlines()[0]
             warnings.warn(f"layers are left to transformers, which costs speed and nothing else: {why}", UserWarning, 2)
             return found
@@ -83,9 +86,8 @@ class Lean(ForwardPath):
 
     @property
     def modules(self) -> LlamaModules:
-        modules = self._inspection.modules
-        assert modules is not None, "only jobs that were taken are run"
-        return modules
+        assert self._modules is not None, "only jobs that were taken are run"
+        return self._modules
 
     def computed(
         self,

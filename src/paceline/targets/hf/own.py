@@ -22,6 +22,7 @@ from paceline.targets.base import Request
 from paceline.targets.hf.attention import MaskScratch, PackedKVCache, Segment, causal_mask
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.rope import RotatedRows, Switch, rotary_modules, rotary_position, rotated_as_of
+from paceline.targets.hf.snapshot import ModelSnapshot
 from paceline.targets.hf.taps import Anatomy, tapped
 from paceline.tree import Ints
 
@@ -86,6 +87,26 @@ class OwnForward(ForwardPath):
         self.takes_positions = "position_ids" in accepted
         self.cache_name = cache_name(model)
         """The argument of its forward that takes the cache; None without one."""
+        self.snapshot: ModelSnapshot | None = None
+        """The model as it was when a text began last."""
+        self.changes = 0
+        """Changes of the model that were noticed. Paths take it as it is after each of them."""
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the model must not be recorded as it is."""
+        return None if self.snapshot is None else self.snapshot.obstacle
+
+    def look(self) -> int:
+        """Notice a change since a text began last."""
+        if self.snapshot is not None and not self.snapshot.unchanged():
+            self.forget()
+        if self.snapshot is None:
+            self.snapshot = ModelSnapshot(self.model)
+        return self.changes
+
+    def forget(self) -> None:
+        self.changes, self.snapshot = self.changes + 1, None
 
     def takes(self, job: ForwardJob) -> bool:
         return True

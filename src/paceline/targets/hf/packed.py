@@ -23,6 +23,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from paceline.errors import InputError
+from paceline.targets.hf.snapshot import is_altered
 
 SMALLEST = {torch.float32: 1 << 16, torch.bfloat16: 1 << 14}
 """Weights with fewer values than this are not packed: the call costs more than packing gains."""
@@ -182,7 +183,7 @@ def identity(weight: torch.Tensor) -> bytes:
 
 def is_ordinary(layer: Any) -> bool:
     """Whether this is a plain linear layer, not hooked, on the CPU in a type that can be packed."""
-    if type(layer) is not nn.Linear or layer._forward_hooks or layer._forward_pre_hooks:
+    if type(layer) is not nn.Linear or is_altered(layer):
         return False
     return layer.weight.device.type == "cpu" and layer.weight.dtype in SMALLEST
 

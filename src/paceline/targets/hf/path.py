@@ -6,10 +6,10 @@ model itself and takes all. All paths compute the same rows, up to the rounding 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 import torch
 
@@ -164,18 +164,17 @@ class Found:
         return scores
 
 
-class ForwardPath(Protocol):
+class ForwardPath(ABC):
     """One way to compute a forward."""
 
+    @abstractmethod
     def takes(self, job: ForwardJob) -> bool:
-        """Whether this path can compute the job with the model as it is now: its owner may have changed it. Asked
-        before every forward, so it must be cheap; changes nothing."""
-        ...
+        """Whether this path can compute the job. Asked before every forward, so it must be cheap; changes nothing."""
 
+    @abstractmethod
     def run(self, job: ForwardJob) -> Found:
         """Note the requests' tokens in their rows, write their keys and values (`Segment.of_all` and
         `CacheRows.write`), and compute what is wanted. Called without gradients, one job at a time."""
-        ...
 
     def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
         """Draft a token after another behind several texts, or None (`Target.drafted`)."""

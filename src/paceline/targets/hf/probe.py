@@ -130,7 +130,8 @@ def _try_fixed(target: HFTarget) -> None:
 def _unlike(target: HFTarget, fixed: FixedPath) -> str | None:
     """In what recorded forwards differ from the model's own."""
     limits = target.limits
-    reason = fixed.obstacle() or _probe(target)
+    target.look()
+    reason = target.own.obstacle or _probe(target)
     if reason is None and limits.trees and not target.limits.trees:
         reason = "a row changes with its siblings"
     target.limits = limits

@@ -1,15 +1,18 @@
-"""Snapshots of a model, which notice whether it has changed since its rows were compared or recorded.
+"""A snapshot of a model, which is compared when a text begins: has the owner changed the model since?
 
-A recording repeats what Python decided while it was made. Modules of torch and transformers decide by their own
-attributes, which can be compared. A hook or a module of the owner's may decide by anything (an adapter that a flag
-switches off), so models with such parts are never recorded.
+Paths take from a model what Python decided when they were made: which modules there are, where weights lie. Modules of
+torch and transformers decide by their own attributes, which can be compared. A hook or a module of the owner's may
+decide by anything (an adapter that a flag switches off), so models with such parts are never recorded.
+
+Values of weights are not compared. Paths read them in every forward, so a change in place takes effect; rows of earlier
+texts were made before it, and `paceline.LanguageModel.forget` drops those.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from operator import is_, itemgetter, methodcaller
+from operator import is_, itemgetter
 from types import FunctionType
 from typing import Any
 
@@ -21,14 +24,16 @@ KNOWN = frozenset({"torch", "transformers", "paceline"})
 """Packages whose modules are recorded."""
 OF_TORCH = frozenset(vars(nn.Module())) - {"_modules", "_forward_hooks", "_forward_pre_hooks"}
 """Attributes that torch keeps in every module and that a forward does not read, or that are compared one by one."""
-INSIDE = itemgetter("_modules", "_forward_hooks", "_forward_pre_hooks")
-PARTS = tuple(map(itemgetter, ("_modules", "_forward_hooks", "_forward_pre_hooks")))
-FORWARD = methodcaller("get", "forward")
 
 
 def origin(defined: Any) -> str:
     """The package that a class or a function is from."""
     return str(defined.__module__).partition(".")[0]
+
+
+def is_altered(module: nn.Module) -> bool:
+    """Whether a module has hooks, or another forward than its class's."""
+    return bool("forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks)
 
 
 class DefinitionSnapshot:
@@ -41,7 +46,6 @@ class DefinitionSnapshot:
         self._files = [_functions(vars(sys.modules[home])) for home in homes]
 
     def unchanged(self) -> bool:
-        """Fast enough for every forward."""
         try:
             same = all(get(names) == before for names, get, before in self._files)
         except KeyError:
@@ -55,51 +59,11 @@ def _functions(names: dict[str, Any]) -> tuple[dict[str, Any], itemgetter[Any], 
     return names, get, get(names)
 
 
-class ModuleSnapshot:
-    """The children, hooks, forwards and classes of some modules. Compared before every forward, so each attribute is
-    compared for all modules at once, in loops that run in C. Most modules have nothing but their class, and for these
-    only that is asked."""
-
-    def __init__(self) -> None:
-        self._modules: list[nn.Module] = []
-        self._classes: list[type[nn.Module]] = []
-        self._states: list[dict[str, Any]] = []
-        self._forwards: list[Any] = []
-        self._without: tuple[list[dict[str, Any]], ...] = ([], [], [])
-        """Modules that had no children, no hooks, no hooks before their forward."""
-        self._with: tuple[list[dict[str, Any]], ...] = ([], [], [])
-        self._had: tuple[list[dict[str, Any]], ...] = ([], [], [])
-
-    def add(self, module: nn.Module) -> bool:
-        """Add a module; returns whether it has no hooks and the forward of its class."""
-        state = vars(module)
-        inside = tuple(map(dict, INSIDE(state)))
-        self._modules.append(module)
-        self._classes.append(type(module))
-        self._states.append(state)
-        self._forwards.append(state.get("forward"))
-        for found, without, others, had in zip(inside, self._without, self._with, self._had, strict=True):
-            if found:
-                others.append(state)
-                had.append(found)
-            else:
-                without.append(state)
-        return not (inside[1] or inside[2]) and self._forwards[-1] is None
-
-    def unchanged(self) -> bool:
-        parts = zip(PARTS, self._without, self._with, self._had, strict=True)
-        return (
-            list(map(type, self._modules)) == self._classes
-            and list(map(FORWARD, self._states)) == self._forwards
-            and all(not any(map(get, none)) and list(map(get, some)) == had for get, none, some, had in parts)
-        )
-
-
 class ModelSnapshot:
-    """What a recording took from a model besides values: modules, classes, attributes and the addresses of weights.
+    """What paths take from a model besides values: modules, classes, attributes and the addresses of weights.
 
-    The memory of the weights is held as long as the snapshot lives: a replay may be running when the owner replaces
-    them, and reads the old addresses. What is compared lies in lists of one kind, which are compared in loops that run
+    The memory of the weights is held as long as the snapshot lives: texts that are being written read the old addresses
+    where the owner replaces weights. What is compared lies in lists of one kind, which are compared in loops that run
     in C.
     """
 
@@ -109,7 +73,7 @@ class ModelSnapshot:
         """Why the model must not be recorded as it is."""
         self._modules, self._classes = modules, [type(module) for module in modules]
         self._definitions = DefinitionSnapshot(self._classes)
-        self._hooked = module_base._has_any_global_hook()
+        self._hooked = bool(module_base._has_any_global_hook())
         configs = {id(config): config for module in modules if (config := vars(module).get("config")) is not None}
         self._states = [vars(one) for one in (*modules, *configs.values())]
         self._attributes = [state.copy() for state in self._states]
@@ -126,11 +90,11 @@ class ModelSnapshot:
         self._strided, self._aliases = [held for held, _ in aliased], [alias for _, alias in aliased]
 
     def unchanged(self) -> bool:
-        """Asked for every replay, so it compares what it knows and does not walk the model again."""
+        """Asked for every text, so it compares what it knows and does not walk the model again."""
         try:
             return (
                 list(map(type, self._modules)) == self._classes
-                and module_base._has_any_global_hook() == self._hooked
+                and bool(module_base._has_any_global_hook()) == self._hooked
                 and self._definitions.unchanged()
                 and self._states == self._attributes
                 and not any(self._empty)

@@ -165,9 +165,19 @@ class HFTarget(Target):
         joined = join_layers(model, packed_if_large if pays else lambda layer: layer)
         if (pays and pack(model)) or joined:
             self._own.anatomy = Anatomy(model)
+            self._own.forget()
         return self
 
+    def look(self) -> int:
+        with self._one_at_a_time:
+            return self._own.look()
+
+    def forget(self) -> None:
+        with self._one_at_a_time:
+            self._own.forget()
+
     def open(self, capacity: int = 0) -> CacheRows:
+        self.look()
         if self.fixed is not None:
             return self.fixed.open(capacity)
         return CacheRows(capacity) if self.switch is None else RotatedRows(capacity, self.switch)

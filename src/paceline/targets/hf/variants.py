@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.nn.modules import module as module_base
 
-from paceline.targets.hf.joined import JointLinear, LinearSlice, Make, join, joint_of
+from paceline.targets.hf.joined import JointLinear, Make, join, joint_of
 from paceline.targets.hf.rope import STATIC
-from paceline.targets.hf.snapshot import ModuleSnapshot
+from paceline.targets.hf.snapshot import is_altered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -68,11 +68,6 @@ class Layer:
     gate_up_joint: JointLinear | None
     act: nn.Module
     down: nn.Module
-
-    @property
-    def slices(self) -> list[LinearSlice]:
-        """Linear layers that are computed jointly as long as none of them is hooked."""
-        return [module for module in (*self.qkv, self.gate, self.up) if isinstance(module, LinearSlice)]
 
     @classmethod
     def of(cls, layer: Any, variant: Variant) -> Layer:
@@ -126,44 +121,20 @@ class LlamaModules:
         return self.rotary.rope_type in STATIC
 
 
-class Inspection:
-    """The `LlamaModules` of a model, if it has them and none is changed, and a snapshot of all that was inspected. A
-    refusal is remembered too: an inspection takes longer than the forward of a small model."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._snapshot = ModuleSnapshot()
-        self._modules = self._inspect(model)
-
-    def _inspect(self, model: Any) -> LlamaModules | None:
-        self._snapshot.add(model)
-        home = type(model).__module__
-        variant = VARIANTS.get(home)
-        if variant is None:
+def modules_of(model: PreTrainedModel) -> LlamaModules | None:
+    """The modules of a model that is one of the variants, and none of them changed."""
+    whole: Any = model
+    home = type(model).__module__
+    variant = VARIANTS.get(home)
+    if variant is None:
+        return None
+    try:
+        if not all(_is_original(module, home, variant, part) for part, module in _computed(whole, variant)):
             return None
-        try:
-            for part, module in _computed(model, variant):
-                if not isinstance(module, nn.Module):
-                    return None
-                if not self._snapshot.add(module) or not _is_original(module, home, variant, part):
-                    return None
-            modules = LlamaModules(model, variant)
-        except AttributeError:  # a part is missing, or something else is in its place
-            return None
-        for layer in modules.layers:
-            for linear in layer.slices:
-                self._snapshot.add(linear)
-        return modules
-
-    @property
-    def modules(self) -> LlamaModules | None:
-        return self._modules if self._modules is not None and self._modules.fit() else None
-
-    def unchanged(self) -> bool:
-        return self._snapshot.unchanged()
-
-    def refuse(self) -> None:
-        """Refuse the model until it changes."""
-        self._modules = None
+        modules = LlamaModules(whole, variant)
+    except AttributeError:  # a part is missing, or something else is in its place
+        return None
+    return modules if modules.fit() else None
 
 
 def is_silu(act: Any) -> bool:
@@ -174,15 +145,14 @@ def is_silu(act: Any) -> bool:
 def join_layers(model: Any, make: Make) -> bool:
     """Join linear layers that read the same rows in a model of one of the variants; ``make`` says what computes them.
     Whether any were joined."""
-    if Inspection(model).modules is None:
+    if modules_of(model) is None:
         return False
     joined = [join(layer.self_attn, ("q_proj", "k_proj", "v_proj"), make) for layer in model.model.layers]
     return any(joined + [join(layer.mlp, ("gate_proj", "up_proj"), make) for layer in model.model.layers])
 
 
 def _computed(model: Any, variant: Variant) -> Iterator[tuple[str, Any]]:
-    """Every module that `lean` computes itself, with the name of its class without the prefix; parents first, so that
-    an inspection that ends early has a snapshot of the place."""
+    """Every module that `lean` computes itself, with the name of its class without the prefix."""
     yield "ForCausalLM", model
     yield "Model", model.model
     yield "ModuleList", model.model.layers
@@ -201,8 +171,10 @@ def _computed(model: Any, variant: Variant) -> Iterator[tuple[str, Any]]:
             yield "Attention", layer.self_attn
 
 
-def _is_original(module: nn.Module, home: str, variant: Variant, part: str) -> bool:
-    """Whether a module is of the very class that its model's file defines, with that class's forward."""
+def _is_original(module: Any, home: str, variant: Variant, part: str) -> bool:
+    """Whether a module is of the very class that its model's file defines, with that class's forward and no hooks."""
+    if not isinstance(module, nn.Module) or is_altered(module):
+        return False
     if part == "ModuleList":
         return type(module) is nn.ModuleList
     of_class = type(module)

@@ -27,7 +27,6 @@ from paceline.targets.hf.gpu import trial
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward, Unsupported
 from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found
-from paceline.targets.hf.snapshot import ModelSnapshot
 
 T = TypeVar("T")
 RECORDINGS = 48
@@ -68,8 +67,8 @@ class FixedPath(ForwardPath):
         self.without_kernels: str | None = self._without_kernels(device) if device.type == "cuda" else OFF_CUDA
         """Why layers are computed by torch's operations instead of the kernels of `gpu`."""
         self._too_large: set[Hashable] = set()
-        self._snapshot: ModelSnapshot | None = None
         self._warned: set[str] = set()
+        self._changes = own.changes
         self._outlet: torch.Tensor | None = None
 
     def _without_kernels(self, device: torch.device) -> str | None:
@@ -180,12 +179,10 @@ class FixedPath(ForwardPath):
         return drafts
 
     def played(self, key: Hashable, function: Function, given: Sequence[torch.Tensor]) -> torch.Tensor:
-        """`Target.played`: recorded as long as forwards are, for it may read the model's weights. Every forward looks
-        for changes of the model and drops recordings where there are any; until then the snapshot holds the memory that
-        they read."""
+        """`Target.played`: recorded as long as forwards are, for it may read the model's weights."""
         autocast = torch.is_autocast_enabled(self._own.model.device.type)
-        obstacle = self.obstacle() if self._snapshot is None else self._snapshot.obstacle
-        if self.refused is not None or autocast or obstacle is not None:
+        self._look()
+        if self.refused is not None or autocast or self._own.obstacle is not None:
             return function(*given)
         return self.wholes.played(key, function, given)
 
@@ -200,17 +197,14 @@ class FixedPath(ForwardPath):
     def _linked(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted] | None:
         """By the recordings of this shape, which are made if there are none; None if the model must not be recorded as
         it is."""
-        kept = self.linked.used(shape)
-        drafts = None
-        if kept is not None:
-            links, plays = kept
-            links.fill(chains, job)
-            links.play(plays, max(chain.depth for chain in chains))
-            drafts = links.read(chains, job)
-        if (obstacle := self.obstacle()) is not None:
-            self._warn_once(obstacle)
+        if self._hindered():
             return None
-        return drafts if drafts is not None and shape in self.linked else self._recorded_links(shape, chains, job)
+        if (kept := self.linked.used(shape)) is None:
+            return self._recorded_links(shape, chains, job)
+        links, plays = kept
+        links.fill(chains, job)
+        links.play(plays, max(chain.depth for chain in chains))
+        return links.read(chains, job)
 
     def _recorded_links(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted]:
         """Call, record, play; a draft that differs from the one that was called is never played again."""
@@ -239,28 +233,28 @@ class FixedPath(ForwardPath):
     def _found(self, shape: ForwardShape, job: ForwardJob) -> Found | None:
         """From the recording of this shape, which is made if there is none; None if the model must not be recorded as
         it is."""
-        recorded = self.recorded.used(shape)
-        replayed = None if recorded is None else self._replayed(*recorded, job)
-        if (obstacle := self.obstacle()) is not None:  # looked up while the device computes
-            self._warn_once(obstacle)
+        if self._hindered():
             return None
-        return replayed if replayed is not None and shape in self.recorded else self._recorded(shape, job)
-
-    def _replayed(self, step: Step, replay: Callable[[Leave], Result], job: ForwardJob) -> Found:
+        if (recorded := self.recorded.used(shape)) is None:
+            return self._recorded(shape, job)
+        step, replay = recorded
         step.fill(job)
         return step.found(replay, job, job.hear)
 
-    def obstacle(self) -> str | None:
-        """Why the model must not be recorded as it is; drops recordings if the model has changed."""
-        if self._snapshot is None or not self._snapshot.unchanged():
+    def _look(self) -> None:
+        """Drop recordings of a model that has changed."""
+        if self._changes != self._own.changes:
+            self._changes = self._own.changes
             self.forget()
-            self._snapshot = ModelSnapshot(self._own.model)
-        return self._snapshot.obstacle
 
-    def _warn_once(self, obstacle: str) -> None:
-        if obstacle not in self._warned:
+    def _hindered(self) -> bool:
+        """Whether the model must not be recorded as it is; each reason is said once."""
+        self._look()
+        obstacle = self._own.obstacle
+        if obstacle is not None and obstacle not in self._warned:
             self._warned.add(obstacle)
             warnings.warn(f"forwards are not recorded, which costs speed and nothing else: {obstacle}", UserWarning, 2)
+        return obstacle is not None
 
     def _recorded(self, shape: ForwardShape, job: ForwardJob) -> Found:
         """Call, record, replay; a replay that differs from the call is never used again."""
@@ -293,7 +287,7 @@ class FixedPath(ForwardPath):
         self.recorded.clear()
         self.linked.clear()
         self.wholes.forget()
-        self._outlet = self._snapshot = None
+        self._outlet = None
 
     def step_down(self, reason: str) -> None:
         """Record without kernels from now on, or not at all where that was so."""

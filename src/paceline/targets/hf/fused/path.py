@@ -23,7 +23,6 @@ from paceline.targets.hf.lean import Lean, select
 from paceline.targets.hf.operations import Operations
 from paceline.targets.hf.own import OwnForward, joined
 from paceline.targets.hf.path import ForwardJob, Found, Taps
-from paceline.targets.hf.variants import Inspection
 from paceline.tree import Ints
 
 States = NDArray[np.float32]
@@ -34,32 +33,31 @@ LIKE = torch.empty(0, dtype=torch.float32, device="cpu")
 class Fused(Lean):
     """Where a forward's states are wanted in the middle, it is computed in pieces."""
 
-    def __init__(self, own: OwnForward, inspection: Inspection, operations: Operations | None = None) -> None:
-        super().__init__(own, inspection, operations)
+    def __init__(self, own: OwnForward, operations: Operations | None = None) -> None:
+        """`Unplaceable` where layers are computed in another way."""
+        super().__init__(own, operations)
         self._value_steps = operations.value_steps if isinstance(operations, ExactOperations) else None
-        self._weights = PlacedWeights(self.modules, self._value_steps)
-        self._space = Workspace(self._weights)
+        self._weights, self._space = self._placed()
+
+    def _placed(self) -> tuple[PlacedWeights, Workspace]:
+        weights = PlacedWeights(self.modules, self._value_steps)
+        return weights, Workspace(weights)
 
     @classmethod
     def beside(cls, lean: Lean) -> Self | None:
         """Of the same model; None where its layers are computed in another way."""
         try:
-            return cls(lean._own, Inspection(lean._own.model))
+            return cls(lean._own)
         except Unplaceable:
             return None
 
-    def takes(self, job: ForwardJob) -> bool:
-        """Not where a linear layer was hooked or replaced: torch's operations keep keys and values in another way, so
-        no forward of a text can be left to them."""
-        if not super().takes(job):
-            return False
-        try:
-            if not self._weights.are_of(self.modules):
-                self._weights = PlacedWeights(self.modules, self._value_steps)
-                self._space = Workspace(self._weights)
-        except (Unplaceable, AttributeError, KeyError):
-            return False
-        return True
+    def _look_again(self) -> None:
+        super()._look_again()
+        if self._modules is not None:
+            try:
+                self._weights, self._space = self._placed()
+            except (Unplaceable, AttributeError, KeyError):
+                self._modules = None
 
     def _run(self, job: ForwardJob) -> Found:
         weights, outputs, taps, requests = self._weights, job.outputs, Taps(), job.requests

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from paceline.targets.hf.integers.kernels import Compiled
 from paceline.targets.hf.integers.linear import IntegerLinear
 from paceline.targets.hf.integers.operations import coarseness
 from paceline.targets.hf.joined import LinearSlice
-from paceline.targets.hf.snapshot import ModuleSnapshot
+from paceline.targets.hf.snapshot import is_altered
 from paceline.targets.hf.variants import LlamaModules, is_silu
 from paceline.tree import Ints
 
@@ -33,9 +32,6 @@ VALUE_BITS = 23
 """Next to 1.5 * 2^23 steps, floats are a step apart."""
 FLOATS_OF_LINE = 16
 """Of a cache line."""
-WEIGHT, BIAS = methodcaller("get", "weight"), methodcaller("get", "bias")
-EPSILON, NUMBERS = itemgetter("variance_epsilon"), itemgetter("scaling", "layer_idx", "head_dim")
-"""Read from many modules in loops that run in C."""
 
 
 class Unplaceable(Exception):
@@ -49,15 +45,8 @@ class PlacedWeights:
         """``value_steps`` are those of integers. `Unplaceable` where a linear layer is hooked, or another than these
         tables are for."""
         self._modules = modules
-        self._snapshot = ModuleSnapshot()
-        self._tensors: list[torch.Tensor] = []
-        self._addresses: list[int] = []
-        """Of these. As long as tables name them, their memory stays."""
-        self._kept: list[object] = []
-        self._parameters: list[dict[str, Any]] = []
-        self._norms: list[dict[str, Any]] = []
-        """Attributes of modules."""
-        self._attentions = [vars(layer.attention) for layer in modules.layers]
+        self._held: list[torch.Tensor] = []
+        """Memory that tables name, so that it stays."""
         count, first = len(modules.layers), modules.layers[0]
         self.layers = np.zeros((count, at.LAYER), np.int64)
         self.numbers = np.zeros((count, at.NUMBERS))
@@ -69,7 +58,7 @@ class PlacedWeights:
         if not can_be(OF_TYPE[self.dtype], self.size):
             raise Unplaceable  # keys, which are multiplied with queries
         for number, layer in enumerate(modules.layers):
-            if not is_silu(layer.act) or not self._snapshot.add(layer.act):
+            if not is_silu(layer.act) or is_altered(layer.act):
                 raise Unplaceable
             table, numbers = self.layers[number], self.numbers[number]
             table[at.BEFORE], numbers[at.EPS_BEFORE] = self._norm(layer.before, self.width)
@@ -89,7 +78,6 @@ class PlacedWeights:
         self.head_kind = KINDS[self.kind.head]
         self.head = self._linear(modules.head, self.head_kind, (self.vocabulary, self.width))
         self.embedding = self._rows_of_tokens(modules.embedding)
-        self._facts = self._read()
         self.job = self._table()
 
     @property
@@ -104,30 +92,13 @@ class PlacedWeights:
         """Of keys and values."""
         return torch.bfloat16 if self.kind == KINDS["brains"] else torch.float32
 
-    def are_of(self, modules: LlamaModules) -> bool:
-        """Whether the tables say what the model is now. Asked before every forward, so loops run in C."""
-        return (
-            modules is self._modules
-            and self._snapshot.unchanged()
-            and list(map(torch.Tensor.data_ptr, self._tensors)) == self._addresses
-            and self._read() == self._facts
-        )
-
-    def _read(self) -> list[Any]:
-        """What an owner may change besides: which tensors modules have, and numbers of norms and attention."""
-        own = [list(map(id, map(WEIGHT, self._parameters))), list(map(id, map(BIAS, self._parameters)))]
-        numbers = [list(map(EPSILON, self._norms)), list(map(NUMBERS, self._attentions))]
-        return [*own, *numbers, [layer.window(layer.attention) for layer in self._modules.layers]]
-
     def _norm(self, norm: Any, size: int) -> tuple[int, float]:
-        self._norms.append(vars(norm))
-        self._parameters.append(norm._parameters)
         return self._vector(norm._parameters["weight"], size), float(norm.variance_epsilon)
 
     def _linear(self, linear: nn.Module, kind: Kind, shape: tuple[int, int]) -> tuple[int, int, int, int, int]:
         """A linear layer's addresses."""
         outputs, inputs = shape
-        if not self._snapshot.add(linear):
+        if is_altered(linear):
             raise Unplaceable
         weights, first = weights_of(linear)
         given: Any = linear
@@ -137,10 +108,7 @@ class PlacedWeights:
             raise Unplaceable
         for tensor in (weights.memory, weights.scales, weights.multipliers):
             if tensor is not None:
-                self._hold(tensor)
-        self._parameters.append(linear._parameters)
-        if (weight := linear._parameters.get("weight")) is not None:
-            self._hold(weight)
+                self._held.append(tensor.detach())
         bias = linear._parameters.get("bias")
         return weights.at(first, 0 if bias is None else self._vector(bias, outputs))
 
@@ -150,13 +118,8 @@ class PlacedWeights:
             raise Unplaceable
         if tensor.dtype != self.dtype:
             raise Unplaceable
-        self._hold(tensor)
+        self._held.append(tensor.detach())
         return tensor.data_ptr()
-
-    def _hold(self, tensor: torch.Tensor) -> None:
-        self._tensors.append(tensor)
-        self._addresses.append(tensor.data_ptr())
-        self._kept.append(tensor.detach())
 
     def _table(self) -> Table:
         """A job without rows."""
@@ -175,15 +138,14 @@ class PlacedWeights:
 
     def _rows_of_tokens(self, embedding: Any) -> NDArray[Any] | None:
         """The embedding's weight, if it is nothing but that."""
-        if type(embedding) is not nn.Embedding or not self._snapshot.add(embedding):
+        if type(embedding) is not nn.Embedding or is_altered(embedding):
             return None
         weight = embedding._parameters["weight"]
         if weight is None or weight.dtype not in (torch.float32, torch.bfloat16) or embedding.max_norm is not None:
             return None
         if not weight.is_contiguous() or weight.shape[1] != self.width:
             return None
-        self._hold(weight)
-        self._parameters.append(embedding._parameters)
+        self._held.append(weight.detach())
         plain = weight.detach()
         return (plain if plain.dtype == torch.float32 else plain.view(torch.int16)).numpy()
 
@@ -201,7 +163,7 @@ def weights_of(linear: Any) -> tuple[Weights, int]:
     whole, first = (linear.joint.layer, linear.rows.start) if isinstance(linear, LinearSlice) else (linear, 0)
     if isinstance(whole, IntegerLinear) and isinstance(whole.product, Compiled):
         return whole.product.weights, first
-    if type(whole) is nn.Linear and not whole._forward_hooks and not whole._forward_pre_hooks:
+    if type(whole) is nn.Linear and not is_altered(whole):
         weight = whole._parameters["weight"]
         if weight is not None and weight.device.type == "cpu" and (weights := of_floats(weight.detach())) is not None:
             return weights, first

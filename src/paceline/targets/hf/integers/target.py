@@ -23,7 +23,7 @@ from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.hf.variants import VARIANTS, Inspection, is_silu
+from paceline.targets.hf.variants import VARIANTS, is_silu, modules_of
 from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
 from paceline.tree import ROOT, DraftTree
 
@@ -56,16 +56,16 @@ class IntegerTarget(HFTarget):
             raise InputError(f"quantize=int4 needs compiled products, and {why}; use quantize=int8")
         _quantize(model, bits, stored)
         self._own = OwnForward(model, None, Mode.PACKED)
-        inspection = Inspection(model)
-        assert inspection.modules is not None, "only models of a known structure are quantised"
-        operations = ExactOperations(inspection.modules, self.context_length)
-        self.paths = [self._compiled(inspection, operations) or Lean(self._own, inspection, operations), NoPath(name)]
+        modules = modules_of(model)
+        assert modules is not None, "only models of a known structure are quantised"
+        operations = ExactOperations(modules, self.context_length)
+        self.paths = [self._compiled(operations) or Lean(self._own, operations), NoPath(name)]
         if not self._rows_are_alike():
             raise UnsupportedModel(
                 f"{name} cannot be quantised: torch's kernels here let its rows depend on each other"
             )
 
-    def _compiled(self, inspection: Inspection, operations: ExactOperations) -> Lean | None:
+    def _compiled(self, operations: ExactOperations) -> Lean | None:
         """The path that computes a forward in one call, where all of it can be compiled and finds the same bits. Notes
         why there is none, unless another kernel is faster."""
         why = why_not_compiled()
@@ -77,7 +77,7 @@ class IntegerTarget(HFTarget):
             from paceline.targets.hf.fused.placed import Unplaceable
 
             try:
-                fused, lean = (kind(self._own, inspection, operations) for kind in (Fused, Lean))
+                fused, lean = (kind(self._own, operations) for kind in (Fused, Lean))
                 if torch.equal(self._tried(fused), self._tried(lean)):
                     return fused
                 why = "compiled forwards find other numbers here than torch"
@@ -145,7 +145,7 @@ def quantized(target: HFTarget, stored: Stored | None = None, bits: int = 8) -> 
     if (why := obstacle(target, bits)) is not None:
         raise UnsupportedModel(f"{target.name} cannot be quantised: {why}")
     note = None if stored is None else stored.note(target.model)
-    target.paths = []  # they hold the layers in floats
+    target.paths, target.own.snapshot = [], None  # they hold the layers in floats
     ours = IntegerTarget(target.model, name=target.name, bits=bits, like=target, stored=stored)
     ours.note = "; ".join(filter(None, (note, ours.note))) or None
     return ours
@@ -183,7 +183,7 @@ def check_place(
 
 def obstacle(target: HFTarget, bits: int = 8) -> str | None:
     """Why a target cannot be quantised, if it cannot."""
-    modules = Inspection(target.model).modules
+    modules = modules_of(target.model)
     is_lean = target.switch is None and any(isinstance(path, Lean) for path in target.paths)
     if modules is None or not is_lean:
         return f"quantize=int{bits} knows models built like {FAMILIES}"
