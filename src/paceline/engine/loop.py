@@ -328,8 +328,7 @@ class Session:
         Of rows that are read anyway the drafter is shown the hidden states that it needs of a draft's.
         """
         prompt = self.context.tokens[:-1]
-        self.rows.rewind(self.rows.common_prefix(self.reusable))
-        self.reused = start = self.rows.committed
+        self.reused = start = self.rows.rewind(self.rows.common_prefix(self.reusable))
         size = self.target.prefill_size(len(prompt))
         while start < len(prompt) and self.context.finish is None:
             stop = min(start + size, len(prompt))

@@ -115,19 +115,28 @@ class Rows(ABC):
         self.committed += len(rows)
         self.tentative = 0
 
-    def rewind(self, length: int) -> None:
-        """Forget every row behind the first ``length``."""
+    def rewind(self, length: int) -> int:
+        """Forget every row behind the first ``length``, or more, as far as rows can be taken back; how many are left.
+        The text behind these is read again."""
         assert 0 <= length <= self.committed, f"cannot rewind {self.committed} rows to {length}"
-        self.committed, self.tentative = length, 0
+        self.committed, self.tentative = self._within_reach(length), 0
         self._truncate()
+        return self.committed
+
+    def _within_reach(self, length: int) -> int:
+        """To how many rows these can be taken back, ``length`` at most. A state that each token changes is there only
+        where it was kept."""
+        return length
 
     def common_prefix(self, tokens: Ints) -> int:
         """How many leading tokens of a prompt are cached here. Does not change the rows."""
         return common_length(self.tokens, tokens)
 
     def adopt(self, other: Rows, count: int) -> None:
-        """Replace these rows by a copy of the first ``count`` committed rows of another sequence."""
+        """Replace these rows by a copy of the first ``count`` committed rows of another sequence, or of fewer, as far
+        as that could be taken back."""
         assert count <= other.committed, f"cannot copy {count} rows of {other.committed}"
+        count = other._within_reach(count)
         self.rewind(0)
         self.note(other.tokens[:count])
         self._copy(other, count)

@@ -158,8 +158,7 @@ class ForeignState(AssistantState):
         committed = self.rows.committed
         stays = max(0, min(kept, self.length - 1, committed))
         if stays < committed:
-            self.work = self.work.plus(rolled_back=committed - stays)
-            self.rows.rewind(stays)
+            self.work = self.work.plus(rolled_back=committed - self.rows.rewind(stays))
             self.parents = NO_ROWS
         super().catch_up()
 

@@ -106,7 +106,7 @@ class RotatedRows(CacheRows):
     def adopt(self, other: Rows, count: int) -> None:
         assert isinstance(other, RotatedRows), "rows are copied from a sequence of the same target"
         super().adopt(other, count)
-        self.early = min(other.early, count)
+        self.early = min(other.early, self.committed)
 
     def must_reread(self, request: Request) -> bool:
         """Whether generation would read the cached text again for this request."""
