@@ -17,7 +17,7 @@ from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation, Writing
 from paceline.drafters import Plain
 from paceline.drafters.assistant import Assistant
-from paceline.errors import CallbackError
+from paceline.errors import CallbackError, InputError
 from paceline.targets.base import Rows, Target
 from paceline.targets.table import TableTarget
 from paceline.tree import Ints
@@ -145,6 +145,33 @@ def test_a_cancelled_text_is_the_beginning_of_itself() -> None:
     assert [piece.token for piece in written.result().pieces] == emitted
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_text_that_was_paused_is_the_same_text(every: int) -> None:
+    """Also while its prompt is read, in the middle of a character or of a stop string, and on rows of another text."""
+    usual: dict[str, Any] = {"method": "lookup", "max_new_tokens": 24, "seed": 3, "logprobs": 0}
+    lm, each = speaking(), [usual | how for how in EACH if how.get("rule") != "rejection"]
+    prompts = [prompt for prompt, how in zip(PROMPTS, EACH, strict=True) if how.get("rule") != "rejection"]
+    expected = [told(lm.generate(prompt, **how)) for prompt, how in zip(prompts, each, strict=True)]
+    with lm.batch(at_once=2) as batch:
+        texts = [batch.add(prompt, **how) for prompt, how in zip(prompts, each, strict=True)]
+        paused, steps = list[Writing](), 0
+        while len(batch) or paused:
+            batch.step()
+            steps += 1
+            for writing in paused:
+                batch.resume(writing)
+            paused = [] if steps % every else [w for w in texts if w.session is not None and w.context.finish is None]
+            for writing in paused:
+                batch.pause(writing)
+            paused = [writing for writing in paused if writing in batch._paused]
+        assert [told(writing.result()) for writing in texts] == expected
+        assert sum(len(writing.session.rounds) for writing in texts if writing.session) > len(texts)
+        with pytest.raises(InputError, match="not paused"):
+            batch.resume(texts[0])
+        batch.pause(texts[0])
+        assert len(batch) == 0, "a text that has ended stays as it is"
+
+
 # --- nothing is left behind ---------------------------------------------------------------------------------
 
 
@@ -190,12 +217,18 @@ def test_no_schedule_of_texts_leaves_anything(kind: str, schedules: int, monkeyp
                     added.append((batch.add(prompt, max_new_tokens=how[1], ignore_eos=True, **settings), how))
                 if added and random.random() < 0.2:
                     batch.cancel(added[random.integers(len(added))][0])
+                if added and random.random() < 0.3:
+                    batch.pause(added[random.integers(len(added))][0])
+                for paused in [writing for writing in batch._paused if random.random() < 0.4]:
+                    batch.resume(paused)
                 batch.step()
                 assert len(kept) <= at_once
                 assert len(kept._lent) == len(batch._writing)
                 assert batch._batch.seated <= at_once
                 assert len(buffers.held) <= at_once + len(batch._writing) - batch._batch.seated
             if seed % 2 == 0:
+                for paused in list(batch._paused):
+                    batch.resume(paused)
                 list(steps(batch))
                 assert not kept._lent
         assert (len(batch), len(kept), len(kept._lent)) == (0, 0, 0)

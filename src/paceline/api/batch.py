@@ -52,6 +52,7 @@ class TextBatch:
         self._kept = self._own if kept is None else kept
         self._waiting: deque[Writing] = deque()
         self._writing: dict[Session, Writing] = {}
+        self._paused: list[Writing] = []
         self._unreported: deque[Progress] = deque()
         self._closed = False
 
@@ -71,11 +72,29 @@ class TextBatch:
         self._waiting.append(writing)
         return writing
 
+    def pause(self, writing: Writing) -> None:
+        """Give a text's seat and rows to others for now. `resume` goes on with it: it becomes the same text, and reads
+        again what nobody has kept of its rows. Under the rejection rule it follows the same law. A text that is not
+        being written stays as it is."""
+        session = writing.session
+        if session is not None and session in self._writing:
+            self._batch.leave(session)
+            del self._writing[session]
+            writing.rest()
+            self._paused.append(writing)
+
+    def resume(self, writing: Writing) -> None:
+        """Go on with a paused text as soon as there is a seat."""
+        if writing not in self._paused:
+            raise InputError("this text is not paused, so it cannot be resumed")
+        self._paused.remove(writing)
+        self._waiting.append(writing)
+
     def cancel(self, writing: Writing) -> None:
         """Stop writing a text. Its `result` holds what was written of it. One that has ended stays as it is."""
         session = writing.session
-        if writing in self._waiting:
-            self._waiting.remove(writing)
+        if (left := next((some for some in (self._waiting, self._paused) if writing in some), None)) is not None:
+            left.remove(writing)
             writing.end()
         elif session is not None and session in self._writing:
             try:
@@ -106,7 +125,7 @@ class TextBatch:
                 self._round()
 
     def __len__(self) -> int:
-        """How many texts are being written, wait, or have an end to report."""
+        """How many texts are being written, wait, or have an end to report; none that are paused."""
         ended = {id(progress.writing) for progress in self._unreported if progress.ended}
         return len(self._writing) + len(self._waiting) + len(ended)
 
@@ -114,9 +133,10 @@ class TextBatch:
         """Stop writing all texts, and give their memory back."""
         self._batch.refuse_inside()
         self._closed = True
-        for writing in self._waiting:
+        for writing in (*self._waiting, *self._paused):
             writing.end()
         self._waiting.clear()
+        self._paused.clear()
         self._unreported.clear()
         try:
             self._batch.close()
@@ -146,7 +166,7 @@ class TextBatch:
     def _begin(self, writing: Writing) -> None:
         """Hand a text to the engine. One that cannot begin has ended."""
         try:
-            session = writing.begin(self._kept)
+            session = (writing.begin if writing.session is None else writing.go_on)(self._kept)
         except Exception as error:
             writing.error = error
             writing.end()

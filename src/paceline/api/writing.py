@@ -203,18 +203,34 @@ class Writing:
         """The session that writes the text. Its rows are taken here and given back by `end`."""
         if self._lent is not None or self.session is not None:
             raise InputError("this text is being written, or has been; a text is written once")
-        rows = kept.take(self._prompt[:-1], self.context.reserve + SPARE_ROWS)
-        self._lent = kept, rows
         self.session = Session(
             context=self.context,
             target=self._lm.target,
-            rows=rows,
+            rows=self._borrowed(kept),
             drafter=self._drafter,
             planner=self._planner,
             rule=Rule(self._settings.rule),
             top_logprobs=self._settings.logprobs,
             strict=self._settings.strict,
         )
+        return self.session
+
+    def _borrowed(self, kept: KeptRows) -> Rows:
+        rows = kept.take(self.context.tokens[:-1], self.context.reserve + SPARE_ROWS)
+        self._lent = kept, rows
+        return rows
+
+    def rest(self) -> None:
+        """Give the rows back for now; the text is not being written."""
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            kept, rows = lent
+            kept.give(rows)
+
+    def go_on(self, kept: KeptRows) -> Session:
+        """The session again, on rows that hold as much of the text as is still kept."""
+        assert self.session is not None and self._lent is None, "only a text that rests can go on"
+        self.session.rows = self._borrowed(kept)
         return self.session
 
     def feed(self, *, ended: bool = False) -> list[Piece]:
@@ -232,10 +248,7 @@ class Writing:
     def end(self) -> None:
         """Give the rows back, and the drafter. A second call changes nothing."""
         self._lease = None
-        lent, self._lent = self._lent, None
-        if lent is not None:
-            kept, rows = lent
-            kept.give(rows)
+        self.rest()
 
     def _catch_up(self, ended: bool) -> None:
         """Make pieces of what was written since."""

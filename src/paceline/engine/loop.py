@@ -111,8 +111,11 @@ class Session:
         return self._drafting.fault
 
     def flow(self) -> Flow:
-        """Make calls until the sequence ends. Closing the generator at any call closes the drafter's state."""
-        self._drafting.open(self.context)
+        """Make calls until the sequence ends. Closing the generator at any call closes the drafter's state; another one
+        goes on from there, also on other rows, with the same tokens. Under the rejection rule, where a text depends on
+        its drafts, they follow the same law."""
+        if self.fault is None:
+            self._drafting.open(self.context)
         try:
             yield from self._prefill()
             while self.context.finish is None:
@@ -323,12 +326,14 @@ class Session:
         return self.context.tokens[: 0 if self.drafter.prompt_needs != NOTHING else -1]
 
     def _prefill(self) -> Flow:
-        """Read what the KV rows do not hold yet of the prompt. Its last forward brings the first token, too.
+        """Read what the KV rows do not hold yet of the text. The last forward over it brings the next token, too.
 
         Of rows that are read anyway the drafter is shown the hidden states that it needs of a draft's.
         """
         prompt = self.context.tokens[:-1]
-        self.reused = start = self.rows.rewind(self.rows.common_prefix(self.reusable))
+        start = self.rows.rewind(self.rows.common_prefix(self.reusable))
+        if not self.emissions:
+            self.reused = start
         size = self.target.prefill_size(len(prompt))
         while start < len(prompt) and self.context.finish is None:
             stop = min(start + size, len(prompt))
