@@ -9,15 +9,17 @@ import json
 import os
 import random
 import signal
-import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from paceline.drafters.mirror.frames import HEADER, MARK, MOST_ANSWERED, Facts, Forward, Frame, Go, Kind, Unpacker
-from paceline.drafters.mirror.frames import Window as Draft
+from paceline.drafters.mirror.messages import MOST_ANSWERED, Forward, Go, Kind, Message
+from paceline.drafters.mirror.messages import Window as Draft
 from paceline.tree import DraftTree
 
 FAULT = "PACELINE_TEST_FAULT"
@@ -30,99 +32,107 @@ def plan(fault: str, step: int, size: int, log: Path | str, fingerprint: str | N
     return {FAULT: json.dumps([fault, step, size, str(log), fingerprint])}
 
 
-def hang(link: socket.socket, frame: Frame) -> None:
+Fault = Callable[[Connection, Message], Any]
+
+
+def hang(link: Connection, message: Message) -> None:
     signal.pause()
 
 
-def stammer(link: socket.socket, frame: Frame, pause: float = 0.0) -> None:
+def stammer(link: Connection, message: Message, pause: float = 0.0) -> None:
     """Say for ever that it is at work."""
     while True:
-        link.sendall(Frame(Kind.FORWARD, 0, 0, Forward(0.001, 1).body()).packed())
+        link.send_bytes(Message(Kind.FORWARD, said=Forward(0.001, 1).said()).packed())
         time.sleep(pause)
 
 
-def say(*said: bytes) -> Callable[[socket.socket, Frame], None]:
-    return lambda link, frame: [link.sendall(each) for each in said] and None
+def say(said: bytes) -> Fault:
+    return lambda link, message: link.send_bytes(said)
 
 
-def facts(kind: Kind, text: bytes) -> bytes:
-    return Frame(kind, 1, 0, len(text).to_bytes(4, "little") + text).packed()
+def write(raw: bytes) -> Fault:
+    """Bytes that are no message of the connection."""
+    return lambda link, message: os.write(link.fileno(), raw)
 
 
-def answer(change: Callable[[Frame], Frame]) -> Callable[[socket.socket, Frame], None]:
+def answer(change: Callable[[Message], Message]) -> Fault:
     """A window that is wrong in one thing."""
-    return lambda link, frame: link.sendall(change(window(frame, 3, 6)).packed())
+    return lambda link, message: link.send_bytes(change(window(message, 3, 6)).packed())
 
 
-def window(frame: Frame, levels: int, size: int) -> Frame:
-    tokens = random.Random(frame.place).choices(range(size), k=levels)
+def window(message: Message, levels: int, size: int) -> Message:
+    tokens = random.Random(message.place).choices(range(size), k=levels)
     tree = DraftTree.build(tokens, range(-1, levels - 1), scores=[0.0] * levels)
-    return Frame(Kind.WINDOW, frame.text, frame.place, Draft(tree).body())
+    return Message(Kind.WINDOW, message.text, message.place, Draft(tree).said())
 
 
-def header(size: int) -> bytes:
-    return HEADER.pack(MARK, Kind.WINDOW, 1, 1, size, 0)
+def begin_of(size: int) -> bytes:
+    """What stands before a message of so many bytes."""
+    return struct.pack("!i", size)
 
 
-NAMELESS = say(facts(Kind.READY, b'{"vocab_size": 6}'))
-LOSES: dict[str, Callable[[socket.socket, Frame], Any]] = {
-    "dies": lambda link, frame: os._exit(3),
-    "says nonsense": say(b"nonsense" * 100),
-    "fails": say(facts(Kind.FAILED, b'{"said": "no memory", "known": false}')),
-    "nests its facts": say(facts(Kind.READY, NESTED)),
-    "says what a text says": say(Frame(Kind.OPEN, 1, 1, b"").packed()),
-    "announces a huge frame": say(header(MOST_ANSWERED + 1)),
+NAMELESS = say(Message(Kind.READY, said={"vocab_size": 6}).packed())
+LOSES: dict[str, Fault] = {
+    "dies": lambda link, message: os._exit(3),
+    "says nonsense": write(b"nonsense" * 100),
+    "fails": say(Message(Kind.FAILED, said={"said": "no memory", "known": False}).packed()),
+    "nests its facts": say(NESTED),
+    "says what a text says": say(Message(Kind.OPEN, 1, 1).packed()),
+    "announces a huge message": write(begin_of(MOST_ANSWERED + 1)),
     "stammers": stammer,
-    "is at work on nothing": say(Frame(Kind.FORWARD, 0, 0, Forward(0.0, 0).body()).packed()),
-    "cuts its window": answer(lambda frame: frame._replace(body=frame.body[:-3])),
-    "drafts for another place": answer(lambda frame: frame._replace(place=frame.place + 1)),
-    "drafts unknown tokens": lambda link, frame: link.sendall(window(frame, 3, 1 << 30).packed()),
-    "drafts too much": lambda link, frame: link.sendall(window(frame, 100, 6).packed()),
+    "is at work on nothing": say(Message(Kind.FORWARD, said=Forward(0.0, 0).said()).packed()),
+    "cuts its window": answer(lambda one: one._replace(said={**one.said, "scores": [0.0]})),
+    "drafts for another place": answer(lambda one: one._replace(place=one.place + 1)),
+    "drafts unknown tokens": lambda link, message: link.send_bytes(window(message, 3, 1 << 30).packed()),
+    "drafts too much": lambda link, message: link.send_bytes(window(message, 100, 6).packed()),
 }
 """After these it is lost at once."""
-STALLS: dict[str, Callable[[socket.socket, Frame], Any]] = {
+STALLS: dict[str, Fault] = {
     "hangs": hang,
-    "is at work for ever": lambda link, frame: stammer(link, frame, 0.01),
-    "sends a part of a frame": lambda link, frame: (link.sendall(header(1000) + bytes(100)), hang(link, frame)),
+    "is at work for ever": lambda link, message: stammer(link, message, 0.01),
+    "sends a part of a message": lambda link, message: (
+        write(begin_of(1000) + bytes(100))(link, message),
+        hang(link, message),
+    ),
 }
 """After these it lives, and no window comes."""
-AT_START: dict[str, Callable[[socket.socket, Frame], Any]] = {
+AT_START: dict[str, Fault] = {
     "is silent at start": hang,
     "dies at start": LOSES["dies"],
     "says nonsense at start": LOSES["says nonsense"],
     "nests its facts at start": LOSES["nests its facts"],
-    "lies at start": say(facts(Kind.READY, b'{"vocab_size": "many"}')),
-    "says nothing of its tokenizer": lambda link, frame: (NAMELESS(link, frame), hang(link, frame)),
+    "lies at start": say(Message(Kind.READY, said={"vocab_size": "many"}).packed()),
+    "says nothing of its tokenizer": lambda link, message: (NAMELESS(link, message), hang(link, message)),
     "stammers at start": stammer,
 }
 ALL = {**LOSES, **STALLS, **AT_START}
 
 
-def frames(link: socket.socket) -> Iterator[Frame]:
-    unpacker = Unpacker()
-    while data := link.recv(1 << 16):
-        yield from unpacker.feed(data)
+def messages(link: Connection) -> Iterator[Message]:
+    with suppress(EOFError, OSError):
+        while True:
+            yield Message.of(link.recv_bytes())
 
 
 def main(arguments: list[str]) -> None:
-    link = socket.socket(fileno=int(arguments[0]))
+    link = Connection(int(arguments[0]))
     fault, step, size, log, fingerprint = json.loads(os.environ[FAULT])
     with Path(log).open("a", encoding="utf8") as file:
         file.write(f"{os.getpid()}\n")
     wait = Path(fault.removeprefix("waits for "))
     windows = 0
-    for frame in frames(link):
-        if frame.kind is Kind.READY:
+    for message in messages(link):
+        if message.kind is Kind.READY:
             while fault.startswith("waits for ") and not wait.exists():
                 time.sleep(0.01)
             if fault in AT_START:
-                AT_START[fault](link, frame)
+                AT_START[fault](link, message)
             ready = {"vocab_size": size, "fingerprint": fingerprint}
-            link.sendall(Frame(Kind.READY, 0, 0, Facts(ready).body()).packed())
-        if frame.kind is Kind.GO:
+            link.send_bytes(Message(Kind.READY, said=ready).packed())
+        if message.kind is Kind.GO:
             windows += 1
             if windows == step and fault in ALL:
-                ALL[fault](link, frame)
+                ALL[fault](link, message)
                 continue
-            link.sendall(window(frame, Go.of(frame.body, size).levels, size).packed())
+            link.send_bytes(window(message, Go.of(message.said, size).levels, size).packed())
     sys.exit(0)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from paceline.drafters.mirror import drafter as drafter_module
 from paceline.drafters.mirror import place as place_module
 from paceline.drafters.mirror import process as process_module
 from paceline.drafters.mirror.drafter import MirrorState
-from paceline.drafters.mirror.frames import Ahead, Facts, Forward, Frame, Go, Kind, Mangled, Unpacker, Window
+from paceline.drafters.mirror.messages import Ahead, Forward, Go, Kind, Mangled, Message, Said, Window
 from paceline.drafters.mirror.place import Place, spot, usable_cores
 from paceline.drafters.mirror.process import DraftProcess
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
@@ -70,7 +71,7 @@ def patience() -> Iterator[None]:
     """However busy the machine, a draft is waited for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drafter_module, "WAIT", 120.0)
-        patch.setattr(process_module, "SAYING", 60.0)
+        patch.setattr(place_module, "SAYING", 60.0)
         yield
 
 
@@ -193,7 +194,7 @@ def test_a_word_that_was_interrupted_ends_the_process(lm: LanguageModel, monkeyp
     try:
         monkeypatch.setattr(process_module, "_say", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            process.tell(Kind.GO, 1, 1)
+            process.tell(Kind.GO, 1, 1, {})
         assert process.lost == "a word to it was left unfinished"
     finally:
         process.close()
@@ -328,69 +329,58 @@ def test_sampled_texts_come_to_what_was_foreseen_as_often_as_the_overlap_mass_sa
 
 # --- what is said --------------------------------------------------------------------------------------------
 
-BODIES = [
-    (Kind.AHEAD, Ahead(7, TREE.tokens, TREE.parents, np.array([ROOT, 2]), np.array([5, 6])).body()),
-    (Kind.GO, Go(7, np.array([1, 2])).body()),
-    (Kind.WINDOW, Window(TREE, 2, 3, 9).body()),
-    (Kind.FORWARD, Forward(0.01, 8).body()),
-    (Kind.OPEN, Facts({"seed": 1}, [1, 2, 3]).body()),
+SAYINGS: list[tuple[Kind, Said]] = [
+    (Kind.AHEAD, Ahead(7, TREE.tokens, TREE.parents, np.array([ROOT, 2]), np.array([5, 6])).said()),
+    (Kind.GO, Go(7, np.array([1, 2])).said()),
+    (Kind.WINDOW, Window(TREE, 2, 3, 9).said()),
+    (Kind.FORWARD, Forward(0.01, 8).said()),
 ]
 
 
-def decoded(kind: Kind, body: bytes) -> Any:
-    match kind:
+def read(message: Message) -> Any:
+    match message.kind:
         case Kind.AHEAD:
-            return Ahead.of(body, SIZE + 1)
+            return Ahead.of(message.said, SIZE + 1)
         case Kind.GO:
-            return Go.of(body, SIZE + 1)
+            return Go.of(message.said, SIZE + 1)
         case Kind.WINDOW:
-            return Window.of(body, SIZE + 1, 8, "mirror")
-        case Kind.FORWARD:
-            return Forward.of(body)
+            return Window.of(message.said, SIZE + 1, 8, "mirror")
         case _:
-            return Facts.of(body)
+            return Forward.of(message.said)
 
 
 def test_what_is_said_is_what_is_heard() -> None:
-    packed = b"".join(Frame(kind, 3, 40, body).packed() for kind, body in BODIES)
-    unpacker = Unpacker()
-    heard = [frame for at in range(0, len(packed), 7) for frame in unpacker.feed(packed[at : at + 7])]
-    assert [(frame.kind, frame.text, frame.place, frame.body) for frame in heard] == [(k, 3, 40, b) for k, b in BODIES]
-    window = decoded(Kind.WINDOW, BODIES[2][1])
+    heard = [Message.of(Message(kind, 3, 40, said).packed()) for kind, said in SAYINGS]
+    assert heard == [Message(kind, 3, 40, said) for kind, said in SAYINGS]
+    window = read(heard[2])
     assert window.tree.tokens.tolist() == [3, 4, 5]
+    assert window.tree.scores.tolist() == TREE.scores.tolist()
     assert (window.ready, window.forwards, window.drafted) == (2, 3, 9)
-    assert decoded(Kind.AHEAD, BODIES[0][1]).stops.tolist() == [ROOT, 2]
+    assert read(heard[0]).stops.tolist() == [ROOT, 2]
 
 
-def test_mangled_frames_are_refused() -> None:
-    coins = random.Random(0)
-    for number in range(5000):
-        kind, body = BODIES[number % len(BODIES)]
-        whole = bytearray(Frame(kind, 3, 40, body).packed())
-        for at in coins.sample(range(len(whole)), coins.randint(1, 3)):
-            whole[at] ^= 1 << coins.randrange(8)
-        unpacker = Unpacker()
-        try:
-            heard = list(unpacker.feed(bytes(whole)))
-        except Mangled:
-            continue
-        assert not heard, "only a size that promises more is waited for"
+def lied(said: Said, coins: random.Random) -> Said:
+    """One thing is of another kind, size or worth, or is missing."""
+    name = coins.choice(list(said))
+    whole = said[name] if isinstance(said[name], list) else [said[name]]
+    lies: list[Any] = [
+        *(None, "7", [], {}, [[1]], ["a"], [None], -2, 1 << 40, 10**30, float("inf"), float("nan"), 0.5),
+        *(whole[:-1], [*whole, 1], [-3, *whole[1:]], [1 << 40, *whole[1:]], [float("nan"), *whole[1:]], whole[::-1]),
+    ]
+    lie = coins.choice(lies)
+    return {key: value for key, value in said.items() if key != name} | ({} if lie is None else {name: lie})
 
 
-def test_bodies_that_make_no_sense_are_refused() -> None:
-    """Even with the right check sum: the other side may lie. What is taken is a tree of known tokens in order."""
+def test_what_makes_no_sense_is_refused() -> None:
+    """The other side may lie. What is taken is a tree of known tokens in order."""
     coins, refused = random.Random(1), 0
-    for number in range(5000):
-        kind, body = BODIES[number % 4]
-        lie = bytearray(body)
-        if coins.random() < 0.3:
-            lie = lie[: coins.randrange(len(lie))]
-        elif coins.random() < 0.3:
-            lie += bytes(coins.randrange(1, 9))
-        else:
-            lie[coins.randrange(len(lie))] ^= 1 << coins.randrange(8)
+    for number in range(4000):
+        kind, said = SAYINGS[number % 4]
+        packed = json.dumps([kind, 3, 40, dict(lied(said, coins))]).encode()
+        if coins.random() < 0.2:
+            packed = packed[: coins.randrange(len(packed))]
         try:
-            found = decoded(kind, bytes(lie))
+            found = read(Message.of(packed))
         except Mangled:
             refused += 1
             continue
@@ -402,6 +392,12 @@ def test_bodies_that_make_no_sense_are_refused() -> None:
             assert (tree.scores <= 0).all()
             assert not tree.drawn
     assert refused > 2500
+
+
+@pytest.mark.parametrize("raw", [b"", b"7", b"[]", b'["window", 1, 2]', b'["word", 1, 2, {}]', b'["go", "1", 2, {}]'])
+def test_what_is_no_message_is_refused(raw: bytes) -> None:
+    with pytest.raises(Mangled):
+        Message.of(raw)
 
 
 # --- without it ----------------------------------------------------------------------------------------------
@@ -486,9 +482,9 @@ def test_while_no_draft_is_asked_for_the_draft_model_rests_and_the_text_has_all_
     told, threads = list[tuple[int, Kind]](), list[int]()
     planner, tell, submit = FirstHalf(), DraftProcess.tell, lm.target.submit
 
-    def noting(self: DraftProcess, kind: Kind, text: int, place: int, body: bytes = b"") -> None:
+    def noting(self: DraftProcess, kind: Kind, text: int, place: int, said: Said) -> int:
         told.append((planner.rounds, kind))
-        tell(self, kind, text, place, body)
+        return tell(self, kind, text, place, said)
 
     def counting(requests: Sequence[Request]) -> Any:
         threads.append(torch.get_num_threads())
@@ -627,7 +623,7 @@ def test_models_and_places_that_do_not_serve_are_one_sentence(lm: LanguageModel,
 
 
 def test_an_abandoned_text_waits_for_nobody(lm: LanguageModel) -> None:
-    """It is closed in a finalizer, which may run in the middle of a frame that this very thread sends."""
+    """It is closed in a finalizer, which may run in the middle of a message that this very thread sends."""
     drafter = drafter_module.Mirror(model=DRAFT)
     drafter.fit(lm.target, lm.vocabulary)
     assert drafter.process is not None
@@ -639,15 +635,17 @@ def test_an_abandoned_text_waits_for_nobody(lm: LanguageModel) -> None:
     inbox = drafter.process._inbox
     assert not inbox.texts
     assert not inbox.windows
-    inbox.take(Frame(Kind.WINDOW, states[0].number, 3, b""))
+    inbox.take(Message(Kind.WINDOW, states[0].number, 3), 9)
     assert not inbox.windows, "what comes too late is dropped"
 
 
-def test_a_socket_that_is_closed_is_the_end() -> None:
-    ours, theirs = socket.socketpair()
-    inbox = process_module._Inbox()
-    theirs.sendall(b"nonsense" * 8)
-    theirs.close()
-    with ours:
-        process_module._read(ours, inbox)
-    assert inbox.lost.startswith("a frame begins with")
+def test_a_pipe_that_is_closed_is_the_end() -> None:
+    for said, why in ((b"", "it is gone"), (b"nonsense", "a message cannot be read")):
+        ours, theirs = Pipe()
+        inbox = process_module._Inbox()
+        if said:
+            theirs.send_bytes(said)
+        theirs.close()
+        with ours:
+            process_module._read(ours, inbox)
+        assert inbox.lost.startswith(why)

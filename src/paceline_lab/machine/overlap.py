@@ -26,7 +26,7 @@ from paceline.context import Context, Ending
 from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.base import Ask, Budget, Drafter
 from paceline.drafters.mirror.drafter import Mirror
-from paceline.drafters.mirror.frames import Ahead, Go, Kind, Window
+from paceline.drafters.mirror.messages import Ahead, Go, Kind, Window
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.worker import facts_of
 from paceline.engine.account import Totals
@@ -131,15 +131,15 @@ class Bench:
     def turn(self, levels: int = 0) -> float:
         """The seconds from asking for a draft of so many tokens behind the text to having it."""
         began, place, asked = time.perf_counter(), len(self.context), time.monotonic()
-        self.process.tell(Kind.GO, self.number, place, Go(levels, np.empty(0, np.int64)).body())
+        self.process.tell(Kind.GO, self.number, place, Go(levels, np.empty(0, np.int64)).said())
         read = partial(Window.of, size=self.target.vocab_size, most=10**6, source="mirror")
         if self.process.window(self.number, place, read, asked=asked, until=asked + PATIENCE) is None:
             raise InputError(f"the draft model takes over {PATIENCE:g} s for {levels} tokens; choose a smaller one")
         return time.perf_counter() - began
 
     def _ahead(self, found: Outcomes, levels: int) -> None:
-        body = Ahead(levels, self.tree.tokens, self.tree.parents, found.stops, found.proxies).body()
-        self.process.tell(Kind.AHEAD, self.number, len(self.context), body)
+        ahead = Ahead(levels, self.tree.tokens, self.tree.parents, found.stops, found.proxies)
+        self.process.tell(Kind.AHEAD, self.number, len(self.context), ahead.said())
 
     def _heard(self, count: int) -> list[float]:
         """The seconds of the next forwards of the draft model."""

@@ -28,7 +28,7 @@ from paceline.drafters.assistant.drafter import Model
 from paceline.drafters.assistant.growth import DraftShape
 from paceline.drafters.assistant.model import DraftModel
 from paceline.drafters.base import NO_WORK, Ask, Drafter, Seen, Work
-from paceline.drafters.mirror.frames import Ahead, Go, Kind, Window
+from paceline.drafters.mirror.messages import Ahead, Go, Kind, Said, Window
 from paceline.drafters.mirror.place import Place, spot
 from paceline.drafters.mirror.process import KEPT, DraftProcess, Lost
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
@@ -253,8 +253,8 @@ class Mirror(Drafter):
         kappa = min([self.kappa, *(most for texts, most in NARROWER if self._open >= texts)])
         found = outcomes(logits, tree, state.context, state.outlook, kappa=kappa, shared=self.shape.shared)
         chosen = found.first(self._worth(process, len(found)))
-        body = Ahead(self.gamma, tree.tokens, tree.parents, chosen.stops, chosen.proxies).body()
-        self._tell(state, Kind.AHEAD, body)
+        ahead = Ahead(self.gamma, tree.tokens, tree.parents, chosen.stops, chosen.proxies)
+        self._tell(state, Kind.AHEAD, ahead.said())
         state.early = time.perf_counter()
         state.foreseen = chosen if len(chosen) else None
 
@@ -301,7 +301,7 @@ class Mirror(Drafter):
     def _go(self, state: MirrorState) -> None:
         """Tell what followed, and ask for the window behind it."""
         text: Ints = state.context.tokens[state.known :]
-        self._tell(state, Kind.GO, Go(self.anew, text).body())
+        self._tell(state, Kind.GO, Go(self.anew, text).said())
         state.known = state.owed = len(state.context)
         state.asked = time.monotonic()
 
@@ -335,12 +335,12 @@ class Mirror(Drafter):
             fits *= 2
         return fits
 
-    def _tell(self, state: MirrorState, kind: Kind, body: bytes) -> None:
+    def _tell(self, state: MirrorState, kind: Kind, said: Said) -> None:
         if state.process is None:
             return
-        state.work = state.work.plus(exchanged=len(body))
         with suppress(Lost):  # `work` says so
-            state.process.tell(kind, state.number, len(state.context), body)
+            size = state.process.tell(kind, state.number, len(state.context), said)
+            state.work = state.work.plus(exchanged=size)
 
 
 def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Outcomes) -> float:
@@ -357,7 +357,7 @@ def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Out
 def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...]) -> Place:
     """Where a draft model runs: on a core of its own, unless a device says otherwise."""
     if sys.platform == "win32":
-        raise InputError("mirror's process inherits a socket, which Windows does not do; use assistant")
+        raise InputError("mirror's process inherits a pipe, which Windows does not do; use assistant")
     origin = named.origin if isinstance(named, DraftModel) else named
     if not isinstance(origin, (str, Path)):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Where a draft model runs, and how its process is begun there: by this program, which owns it, over a pair of sockets
+"""Where a draft model runs, and how its process is begun there: by this program, which owns it, over a pipe
 that nothing else can reach."""
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ import os
 import queue
 import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,8 @@ SOURCE = Path(__file__).parents[3]
 CORES = re.compile("([0-9]{1,20})(?:-([0-9]{1,20}))?")
 DEVICE = re.compile("[a-z]{1,20}(?::([0-9]{1,9}))?")
 NOWHERE = "{} is no place to draft; write cores as 1 or 2-3, or a device as cuda:1"
+SAYING = 0.5
+"""Seconds in which it takes a message, whatever it is doing."""
 ENDING = 0.5
 """Seconds to wait for the end of a process that was killed."""
 SHOWN = 40
@@ -97,29 +102,27 @@ def _device(named: str) -> str:
 
 @dataclass(frozen=True)
 class Begun:
-    """A process that drafts, and the socket to it."""
+    """A process that drafts, and the connection to it."""
 
-    link: socket.socket
+    link: Connection
     child: subprocess.Popen[bytes]
 
     def end(self) -> None:
         """Kill it. Called once: by its last user, by the end of the program, or where it was given up. Where it does
         not end at once, the thread that reads from it waits for it."""
-        with contextlib.suppress(OSError):
-            self.link.shutdown(socket.SHUT_RDWR)
-        self.link.close()
         self.child.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(ENDING)
 
 
-def begin(place: Place, read: Callable[[socket.socket], None]) -> Begun:
-    """Begin a process at this place. ``read`` is called with its socket, in a thread of its own."""
-    ours, theirs = socket.socketpair()
+def begin(place: Place, read: Callable[[Connection], None]) -> Begun:
+    """Begin a process at this place. ``read`` is called with the connection to it, in a thread of its own."""
+    ours, theirs = Pipe()
+    _bound(ours)
     begun: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
 
     def begin_and_read() -> None:
-        """The system ends the process together with the thread that began it, so this one lives as long as the socket
+        """The system ends the process together with the thread that began it, so this one lives as long as the process
         does."""
         try:
             child = _child(theirs, max(1, len(place.cpus)))
@@ -130,6 +133,7 @@ def begin(place: Place, read: Callable[[socket.socket], None]) -> Begun:
         read(ours)
         child.kill()
         child.wait()
+        ours.close()
 
     threading.Thread(target=begin_and_read, name="draft process", daemon=True).start()
     child = begun.get()
@@ -139,7 +143,14 @@ def begin(place: Place, read: Callable[[socket.socket], None]) -> Begun:
     return Begun(ours, child)
 
 
-def _child(link: socket.socket, threads: int) -> subprocess.Popen[bytes]:
+def _bound(link: Connection) -> None:
+    """A message that is not taken in `SAYING` is an error: the process reads in a thread of its own."""
+    with socket.socket(fileno=os.dup(link.fileno())) as same:
+        seconds, rest = divmod(SAYING, 1)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
+
+
+def _child(link: Connection, threads: int) -> subprocess.Popen[bytes]:
     """A process that drafts for the program at the other end of ``link``, which is its own from now on.
 
     It has a group of its own, since Ctrl-C is for the text. Its outputs are not ours: a reader of these need not wait

@@ -8,7 +8,6 @@ It may die, hang or say nonsense at any moment. Then it is ended, and each text 
 from __future__ import annotations
 
 import contextlib
-import socket
 import tempfile
 import threading
 import time
@@ -18,10 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from multiprocessing.connection import Connection
 from typing import Any
 
 from paceline.drafters.mirror.cores import YIELDED, Writer
-from paceline.drafters.mirror.frames import MOST_ANSWERED, Facts, Forward, Frame, Kind, Mangled, Unpacker, Window
+from paceline.drafters.mirror.messages import MOST_ANSWERED, Forward, Kind, Mangled, Message, Said, Window
 from paceline.drafters.mirror.place import Place, begin
 from paceline.drafters.sharing import Shared
 from paceline.errors import InputError, told
@@ -30,9 +30,6 @@ from paceline.targets.lending import Tray
 from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary
 
-READ = 1 << 16
-SAYING = 0.5
-"""Seconds in which it takes a word, whatever it is doing: a thread of its own reads."""
 PATIENCE = 60.0
 """Seconds without a word after which a process that owes one counts as stuck. No text waits for that."""
 IN_ALL = 10.0
@@ -58,11 +55,11 @@ class _Inbox:
     news: threading.Condition = field(default_factory=threading.Condition)
     texts: set[int] = field(default_factory=set)
     """Those that are open; a window that comes too late is dropped."""
-    windows: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    """The newest window of each text, with its length, not decoded yet."""
+    windows: dict[int, tuple[Message, int]] = field(default_factory=dict)
+    """The newest window of each text, not checked yet, and its bytes."""
     late: bool = False
     """Whether a text has waited in vain since the last window: then none waits."""
-    facts: Facts | None = None
+    facts: Said | None = None
     taught: dict[int, str | None] = field(default_factory=dict)
     """What it said to a tokenizer, by the number of the question."""
     lost: str = ""
@@ -75,27 +72,28 @@ class _Inbox:
     pace: dict[int, RecentMean] = field(default_factory=dict)
     """Seconds of a forward, by the bits of its number of rows."""
 
-    def take(self, frame: Frame) -> None:
+    def take(self, message: Message, size: int) -> None:
+        """A message of so many bytes."""
         self.heard = time.monotonic()
         self.unasked += 1
         if self.unasked > UNASKED:
             raise Mangled(f"it has said {UNASKED} words to one")
-        match frame.kind:
+        match message.kind:
             case Kind.WINDOW:
                 self.late = False
-                if frame.text in self.texts:
-                    self.windows[frame.text] = frame.place, frame.body
-            case Kind.TOKENIZER if frame.text in self.taught:
-                self.taught[frame.text] = _said(Facts.of(frame.body))
+                if message.text in self.texts:
+                    self.windows[message.text] = message, size
+            case Kind.TOKENIZER if message.text in self.taught:
+                self.taught[message.text] = _answer(message.said)
             case Kind.READY if self.facts is None:
-                self.facts = Facts.of(frame.body)
+                self.facts = message.said
             case Kind.FAILED:
-                self.facts = Facts.of(frame.body)
-                self.lost = _said(self.facts) or "it failed"
+                self.facts = message.said
+                self.lost = _answer(self.facts) or "it failed"
             case Kind.FORWARD:
-                self._note(Forward.of(frame.body))
+                self._note(Forward.of(message.said))
             case _:
-                raise Mangled(f"a draft model says {frame.kind.name}")
+                raise Mangled(f"a draft model says {message.kind.name}")
 
     def _note(self, spent: Forward) -> None:
         self.forwards.append(spent)
@@ -110,9 +108,9 @@ class _Inbox:
             self.news.notify_all()
 
 
-def _said(facts: Facts) -> str:
+def _answer(said: Said) -> str:
     """In one line."""
-    return " ".join(str(facts.values.get("said", "it failed")).split())[:SHOWN]
+    return " ".join(str(said.get("said", "it failed")).split())[:SHOWN]
 
 
 class DraftProcess:
@@ -141,7 +139,7 @@ class DraftProcess:
         """Of each open text, the thread that has it and leaves cores free for its drafts; None while it has none."""
         self._end = weakref.finalize(self, begun.end)
         try:
-            self._send(Frame(Kind.READY, 0, 0, Facts(place.facts()).body()))
+            self._send(Message(Kind.READY, said=place.facts()))
             self.facts = self._introduced(place)
         except BaseException as error:
             self.close()
@@ -154,7 +152,7 @@ class DraftProcess:
         inbox = self._inbox
         with inbox.news:
             inbox.news.wait_for(lambda: inbox.facts is not None or inbox.lost, LOADING)
-            facts = {} if inbox.facts is None else dict(inbox.facts.values)
+            facts = dict(inbox.facts or {})
         size, mark = facts.get("vocab_size"), facts.get("fingerprint", 0)  # None without a tokenizer
         if inbox.lost and facts.get("known") is True:
             raise InputError(inbox.lost)
@@ -176,7 +174,7 @@ class DraftProcess:
         inbox.taught[number] = None
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Lost):
             vocabulary.tokenizer.save_pretrained(folder)
-            self._send(Frame(Kind.TOKENIZER, number, 0, Facts({"fingerprint": known, "folder": folder}).body()))
+            self._send(Message(Kind.TOKENIZER, number, said={"fingerprint": known, "folder": folder}))
             with inbox.news:
                 inbox.news.wait_for(lambda: inbox.taught[number] is not None or inbox.lost, LOADING)
         said = inbox.taught.pop(number)
@@ -186,19 +184,20 @@ class DraftProcess:
 
     def open(self, facts: dict[str, Any], prompt: Ints) -> int:
         """Begin a text; its number."""
-        number, body = next(self._numbers), Facts(facts, prompt).body()
+        number = next(self._numbers)
         self._writers[number] = None
         self._inbox.texts.add(number)
         try:
-            self._send(Frame(Kind.OPEN, number, len(prompt), body))
+            self._send(Message(Kind.OPEN, number, len(prompt), {**facts, "prompt": prompt.tolist()}))
         except BaseException:
             del self._writers[number]
             self._inbox.texts.discard(number)
             raise
         return number
 
-    def tell(self, kind: Kind, text: int, place: int, body: bytes = b"") -> None:
-        self._send(Frame(kind, text, place, body))
+    def tell(self, kind: Kind, text: int, place: int, said: Said) -> int:
+        """The bytes of the message."""
+        return self._send(Message(kind, text, place, said))
 
     def wake(self, text: int) -> None:
         """Drafts are wanted: the thread that has the text now leaves the draft model's cores free."""
@@ -222,9 +221,9 @@ class DraftProcess:
         self._sending.give(text)
 
     def window(
-        self, text: int, place: int, read: Callable[[bytes], Window], *, asked: float, until: float = 0.0
+        self, text: int, place: int, read: Callable[[Said], Window], *, asked: float, until: float = 0.0
     ) -> tuple[Window, int] | None:
-        """The window behind a text of that length, for which it was ``asked`` then, and the bytes of its frame. None
+        """The window behind a text of that length, for which it was ``asked`` then, and its bytes. None
         where it is not there; it is waited for ``until`` then, unless the process is late already."""
         inbox, now = self._inbox, time.monotonic()
         waits = until > now and not inbox.late
@@ -236,10 +235,11 @@ class DraftProcess:
         if found is None or inbox.lost:
             self._check(asked)
             return None
+        message, size = found
         try:
-            if found[0] != place:
-                raise Mangled(f"a window follows {found[0]} tokens of {place}")
-            return read(found[1]), len(found[1])
+            if message.place != place:
+                raise Mangled(f"a window follows {message.place} tokens of {place}")
+            return read(message.said), size
         except Mangled as error:
             self._give_up(str(error))
             raise Lost(self.lost) from None
@@ -269,16 +269,16 @@ class DraftProcess:
             self._inbox.forwards.clear()
         return found
 
-    def _send(self, frame: Frame) -> None:
+    def _send(self, message: Message) -> int:
         with self._sending.held():
             if self.lost:
                 raise Lost(self.lost)
             try:
-                _say(self._link, self._inbox, frame)
+                return _say(self._link, self._inbox, message)
             except OSError as error:
                 self._give_up(f"it takes no more words ({error})")
                 raise Lost(self.lost) from None
-            except BaseException:  # Ctrl-C: the rest of this frame would be looked for in the next one
+            except BaseException:  # Ctrl-C: the rest of this message would be looked for in the next one
                 self._give_up("a word to it was left unfinished")
                 raise
 
@@ -290,44 +290,37 @@ class DraftProcess:
         self._give_up("it was ended")
 
 
-def _say(link: socket.socket, inbox: _Inbox, frame: Frame) -> None:
-    link.settimeout(SAYING)
-    inbox.unasked = 0
-    link.sendall(frame.packed())
+def _say(link: Connection, inbox: _Inbox, message: Message) -> int:
+    packed, inbox.unasked = message.packed(), 0
+    link.send_bytes(packed)
+    return len(packed)
 
 
-def _say_closed(link: socket.socket, inbox: _Inbox, text: int) -> None:
+def _say_closed(link: Connection, inbox: _Inbox, text: int) -> None:
     """A function, since a method would keep the process alive until the next garbage collection."""
     inbox.texts.discard(text)
     inbox.windows.pop(text, None)
     if not inbox.lost:
         try:
-            _say(link, inbox, Frame(Kind.CLOSE, text, 0, b""))
+            _say(link, inbox, Message(Kind.CLOSE, text))
         except OSError as error:
             inbox.lose(f"it takes no more words ({error})")
 
 
-def _read(link: socket.socket, inbox: _Inbox) -> None:
-    """Frames as they come, until there are no more or one cannot be read."""
-    unpacker, why = Unpacker(MOST_ANSWERED), "it is gone"
+def _read(link: Connection, inbox: _Inbox) -> None:
+    """Messages as they come, until there are no more or one cannot be read."""
+    why = "it is gone"
     try:
-        while data := _received(link):
+        while True:
+            raw = link.recv_bytes(MOST_ANSWERED)
+            message = Message.of(raw)
             with inbox.news:
-                for frame in unpacker.feed(data):
-                    inbox.take(frame)
+                inbox.take(message, len(raw))
                 inbox.news.notify_all()
+    except (EOFError, OSError):
+        pass
     except Mangled as error:
         why = str(error)
     except Exception as error:  # whatever it is, nothing reads from that process any more
         why = told(error)
     inbox.lose(why)
-
-
-def _received(link: socket.socket) -> bytes:
-    while True:
-        try:
-            return link.recv(READ)
-        except TimeoutError:
-            continue
-        except OSError:
-            return b""

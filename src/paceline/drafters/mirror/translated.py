@@ -13,7 +13,7 @@ from paceline.context import Context
 from paceline.drafters.assistant.drafter import Assistant, Growing
 from paceline.drafters.assistant.state import AssistantState
 from paceline.drafters.base import Ask, Budget
-from paceline.drafters.mirror.frames import Ahead, Window
+from paceline.drafters.mirror.messages import Ahead, Window
 from paceline.drafters.mirror.rollout import path_of
 from paceline.targets.base import Request
 from paceline.targets.scores import Scores

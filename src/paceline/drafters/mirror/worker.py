@@ -1,7 +1,7 @@
 """The process that drafts, with the draft model and cores or a device of its own.
 
-It is begun with the number of an open socket. The first frame says which model and where. It lives as long as the
-other end: when that closes, also because the program there was killed, the thread that waits for frames ends this
+It is begun with the number of an open pipe. The first message says which model and where. It lives as long as the
+other end: when that closes, also because the program there was killed, the thread that waits for messages ends this
 process at once.
 """
 
@@ -12,11 +12,11 @@ import ctypes
 import os
 import queue
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Hashable, Mapping
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from paceline.drafters.assistant.drafter import Assistant
 from paceline.drafters.assistant.growth import DraftShape
 from paceline.drafters.assistant.model import DraftModel
 from paceline.drafters.assistant.state import AssistantState
-from paceline.drafters.mirror.frames import Ahead, Facts, Forward, Frame, Go, Kind, Unpacker
+from paceline.drafters.mirror.messages import Ahead, Forward, Go, Kind, Mangled, Message, Said
 from paceline.drafters.mirror.rollout import Rollout
 from paceline.drafters.mirror.translated import TranslatedRollout
 from paceline.errors import InputError
@@ -38,7 +38,6 @@ from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary
 
 KEPT_TEXTS = 4
-READ = 1 << 16
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG"""
 
@@ -46,8 +45,8 @@ DIE_WITH_PARENT = 1
 class Worker:
     """The draft model and its texts."""
 
-    def __init__(self, link: socket.socket, frames: queue.SimpleQueue[Frame], model: DraftModel) -> None:
-        self._link, self._frames, self._model = link, frames, model
+    def __init__(self, link: Connection, messages: queue.SimpleQueue[Message], model: DraftModel) -> None:
+        self._link, self._messages, self._model = link, messages, model
         self._texts: dict[int, tuple[Rollout | TranslatedRollout, int]] = {}
         """With the number of its target's tokens."""
         self._rows = KeptRows(model.target.open, model.target.look, KEPT_TEXTS)
@@ -62,40 +61,39 @@ class Worker:
             for number, (text, _) in self._texts.items():
                 if (found := text.window()) is not None:
                     place, window = found
-                    self._say(Frame(Kind.WINDOW, number, place, window.body()))
+                    self._say(Message(Kind.WINDOW, number, place, window.said()))
 
-    def _say(self, frame: Frame) -> None:
-        self._link.sendall(frame.packed())
+    def _say(self, message: Message) -> None:
+        self._link.send_bytes(message.packed())
 
     def _listen(self) -> None:
         """Hear all that was said; wait for something where there is nothing to do."""
         while True:
             idle = not any(text.busy for text, _ in self._texts.values())
             try:
-                frame = self._frames.get(block=idle)
+                message = self._messages.get(block=idle)
             except queue.Empty:
                 return
-            self._hear(frame)
+            self._hear(message)
 
-    def _hear(self, frame: Frame) -> None:
-        match frame.kind:
+    def _hear(self, message: Message) -> None:
+        match message.kind:
             case Kind.OPEN:
-                self._texts[frame.text] = self._opened(Facts.of(frame.body))
+                self._texts[message.text] = self._opened(message.said)
             case Kind.CLOSE:
-                if (known := self._texts.pop(frame.text, None)) is not None:
+                if (known := self._texts.pop(message.text, None)) is not None:
                     known[0].end()
             case Kind.AHEAD:
-                text, size = self._texts[frame.text]
-                text.ahead(Ahead.of(frame.body, size))
+                text, size = self._texts[message.text]
+                text.ahead(Ahead.of(message.said, size))
             case Kind.GO:
-                text, size = self._texts[frame.text]
-                go = Go.of(frame.body, size)
+                text, size = self._texts[message.text]
+                go = Go.of(message.said, size)
                 text.go(go.tokens.tolist(), go.levels)
             case Kind.TOKENIZER:
-                said = self._learnt(Facts.of(frame.body).values)
-                self._say(Frame(Kind.TOKENIZER, frame.text, 0, Facts({"said": said}).body()))
+                self._say(Message(Kind.TOKENIZER, message.text, said={"said": self._learnt(message.said)}))
             case _:
-                raise AssertionError(f"{frame.kind} is not for a draft model")
+                raise AssertionError(f"{message.kind} is not for a draft model")
 
     def _learnt(self, facts: Mapping[str, Any]) -> str:
         """Get to know a target's tokenizer. Why its tokens cannot be translated, or ""."""
@@ -109,8 +107,8 @@ class Worker:
         self._vocabularies[facts["fingerprint"]] = vocabulary
         return ""
 
-    def _opened(self, given: Facts) -> tuple[Rollout | TranslatedRollout, int]:
-        facts, prompt = given.values, np.asarray(given.tokens)
+    def _opened(self, facts: Said) -> tuple[Rollout | TranslatedRollout, int]:
+        prompt = np.array(facts["prompt"], np.int64)
         context, size = context_of(facts, prompt), facts["vocab_size"]
         if facts["foreign"]:
             return TranslatedRollout(self._translating(facts), context, facts["source"]), size
@@ -148,14 +146,14 @@ class Worker:
         for text, found in asked:
             text.take(found, [next(scored) for _ in found])
         spent = Forward(time.perf_counter() - began, sum(len(request.tokens) for request in requests))
-        self._say(Frame(Kind.FORWARD, 0, 0, spent.body()))
+        self._say(Message(Kind.FORWARD, said=spent.said()))
 
 
 def facts_of(
     context: Context, vocab_size: int, shape: DraftShape, source: str, *, foreign: str = "", translate: str = ""
 ) -> dict[str, Any]:
     """What another process needs to draft for a text. ``foreign`` is the fingerprint of the target's tokenizer where
-    the draft model has another one. Under the rejection rule it drafts by probability alone (see `frames`)."""
+    the draft model has another one. Under the rejection rule it drafts by probability alone (see `messages`)."""
     ours, ending = context.sampling, context.ending
     names = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     return {
@@ -195,24 +193,24 @@ def context_of(facts: Mapping[str, Any], prompt: Ints) -> Context:
 
 def main(arguments: list[str]) -> int:
     _die_with_parent()
-    link = socket.socket(fileno=int(arguments[0]))
-    frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(link, frames), daemon=True).start()
+    link = Connection(int(arguments[0]))
+    messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(link, messages), daemon=True).start()
     try:
-        place = Facts.of(frames.get().body).values
+        place = messages.get().said
         if place["cpus"] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, place["cpus"])
         model = _loaded(place)
-        ready = Facts({"vocab_size": model.target.vocab_size, "fingerprint": _fingerprint(model)})
-        link.sendall(Frame(Kind.READY, 0, 0, ready.body()).packed())
-        Worker(link, frames, model).run()
+        ready = {"vocab_size": model.target.vocab_size, "fingerprint": _fingerprint(model)}
+        link.send_bytes(Message(Kind.READY, said=ready).packed())
+        Worker(link, messages, model).run()
     except BrokenPipeError:
         return 0
     except Exception as error:
         known = isinstance(error, InputError)
         said = str(error) if known else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
-            link.sendall(Frame(Kind.FAILED, 0, 0, Facts({"known": known, "said": said}).body()).packed())
+            link.send_bytes(Message(Kind.FAILED, said={"known": known, "said": said}).packed())
         return 1
     return 0
 
@@ -248,12 +246,11 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
 
 
-def _receive(link: socket.socket, frames: queue.SimpleQueue[Frame]) -> None:
-    """Frames as they come. The end of them is the end of this process, whatever it is doing."""
-    unpacker = Unpacker()
+def _receive(link: Connection, messages: queue.SimpleQueue[Message]) -> None:
+    """Messages as they come. The end of them is the end of this process, whatever it is doing."""
     try:
-        while data := link.recv(READ):
-            for frame in unpacker.feed(data):
-                frames.put(frame)
+        with contextlib.suppress(EOFError, OSError, Mangled):
+            while True:
+                messages.put(Message.of(link.recv_bytes()))
     finally:
         os._exit(0)
