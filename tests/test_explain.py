@@ -10,7 +10,7 @@ import pytest
 import paceline.testing
 from paceline.context import Context
 from paceline.drafters.base import Budget
-from paceline.engine.account import Round
+from paceline.engine.counters import Round
 from paceline.engine.explain import MISSED, NO_DRAFT, SHORTEST, phases
 from paceline.engine.loop import Emission
 from paceline.planning.base import Planner, Room, Why

@@ -55,6 +55,7 @@ EXPORTS = [
     "CallbackError",
     "Context",
     "Conversation",
+    "Counter",
     "DefectError",
     "Distribution",
     "DraftTree",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paceline.drafters import Budget as Budget
     from paceline.drafters import Drafter as Drafter
     from paceline.drafters import Seen as Seen
+    from paceline.drafters.counters import Counter as Counter
     from paceline.errors import CallbackError as CallbackError
     from paceline.errors import DefectError as DefectError
     from paceline.errors import DrafterError as DrafterError
@@ -45,6 +46,7 @@ _HOME = {
     "CallbackError": "paceline.errors",
     "Context": "paceline.context",
     "Conversation": "paceline.api.chat",
+    "Counter": "paceline.drafters.counters",
     "DefectError": "paceline.errors",
     "Distribution": "paceline.law",
     "DraftTree": "paceline.tree",

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from paceline.dictionary.counting import Counts
 from paceline.dictionary.endings import Rule
 from paceline.dictionary.statistics import NOWHERE, Statistics, rolling, statistics
-from paceline.engine.account import Totals
+from paceline.engine.counters import Totals
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 
@@ -47,7 +47,7 @@ class Tally:
 
         speed_up = 1 + coverage * accepted_per_draft
 
-    In the engine's words (`paceline.engine.account`) steps are rounds, proposed tokens are drafted ones, and the
+    In the engine's words (`paceline.engine.counters`) steps are rounds, proposed tokens are drafted ones, and the
     speed-up is the tokens per round.
     """
 

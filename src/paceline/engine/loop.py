@@ -16,9 +16,9 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import admitted
-from paceline.drafters.base import NO_WORK, Ask, Budget, Drafter, Enrich, Plain, Seen
-from paceline.engine.account import Ledger, Round
+from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Plain, Seen
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
+from paceline.engine.counters import Ledger, Round
 from paceline.engine.drafting import FAILED, NO_BUDGET, NO_CUT, NO_DRAFT, PLAIN, Drafted, Drafting
 from paceline.errors import DrafterError, InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
@@ -288,7 +288,7 @@ class Session:
 
     def _record(self, position: int, draft: Drafted, verdict: Verdict) -> Round:
         tree, spent = draft.cut.tree, self._ledger.close()
-        work = self._drafting.work() if draft.shown else NO_WORK
+        counts = self._drafting.counts() if draft.shown else self._drafting.no_counts
         return Round(
             position=position,
             drafted=tree.drafted,
@@ -304,15 +304,7 @@ class Session:
             why=draft.cut.why,
             rows=1 + len(tree),
             unasked=draft.unasked,
-            draft_forwards=work.forwards,
-            draft_tokens=work.tokens,
-            rows_rolled_back=work.rolled_back,
-            bytes_translated=work.bytes,
-            levels_ahead=work.ahead,
-            drafts_anew=work.anew,
-            bytes_exchanged=work.exchanged,
-            rounds_foreseen=work.foreseen,
-            overlap_mass=work.overlap,
+            counts=counts,
         )
 
     # the prompt

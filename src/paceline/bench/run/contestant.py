@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from paceline.bench.race import Clock, Contestant
 from paceline.context import Ints
-from paceline.engine.account import Round
+from paceline.engine.counters import Round
 from paceline.errors import Unavailable
 from paceline.law import Sampling
 

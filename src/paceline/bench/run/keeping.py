@@ -11,7 +11,7 @@ from paceline.bench.run.contestant import Job, TextContestant, Work, Written, cu
 from paceline.bench.run.judge import Judgement
 from paceline.bench.run.record import EXPECTED, ROUND_COLUMNS, SPLIT, Record
 from paceline.bench.suites import Prompt
-from paceline.engine.account import Round, Totals
+from paceline.engine.counters import Round, Totals
 from paceline.vocabulary import Detokenizer, Vocabulary
 
 Spell = Callable[[Sequence[int], Sequence[int]], list[str]]

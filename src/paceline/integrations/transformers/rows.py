@@ -13,8 +13,8 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from paceline.context import Context, Ending, Ints
 from paceline.drafters import Drafter
-from paceline.engine.account import Totals
 from paceline.engine.batch import Batch
+from paceline.engine.counters import Totals
 from paceline.engine.loop import Session
 from paceline.errors import called
 from paceline.integrations.transformers.processors import BatchRow, RowProcessor, SplitProcessors, own_copies

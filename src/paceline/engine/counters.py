@@ -1,4 +1,8 @@
-"""Records of rounds, and what a run of rounds amounts to, in one set of words.
+"""What is counted of every round, and the sums over rounds, in one set of words.
+
+The engine names here what every round has: tokens, drafted and accepted ones, seconds by part. What one drafter counts
+beside that is declared where it is counted (`drafters.counters`) and stands in ``counts``, by name: nothing here, and
+nothing that shows a `Round` or `Totals` by iteration, changes with a new counter.
 
 The forward over the end of a prompt is no round, though it has a record, and a text's first token comes with it.
 
@@ -13,12 +17,18 @@ coverage            rounds that drafted / rounds
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
+from paceline.drafters.counters import Counts
+from paceline.drafters.spec import BUILT_IN
 from paceline.planning.base import Why
 
 NO_ROOM = "there was room for one token only"
+NO_COUNTS = Counts.zero(counter for method in BUILT_IN.values() for counter in getattr(method, "counters", ()))
+"""Of a round in which no drafter counted anything. It has the counters of all built-in methods, so records of different
+methods have the same fields."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,24 +62,16 @@ class Round:
     Such a record is no round in `Totals`."""
     unasked: str = ""
     """Why the drafter was not asked for a draft, if it was not."""
-    draft_forwards: int = 0
-    """Forwards of draft models."""
-    draft_tokens: int = 0
-    """Tokens that they drafted, in their own vocabulary."""
-    rows_rolled_back: int = 0
-    """Rows of the text that they dropped, since new bytes changed the tokens of another tokenizer."""
-    bytes_translated: int = 0
-    """Drafted bytes that became tokens of the target."""
-    levels_ahead: int = 0
-    """Of a draft, the levels that were there before the target had decided what it follows."""
-    drafts_anew: int = 0
-    """Drafts that began only then, since the target decided something that nothing was drafted ahead for."""
-    bytes_exchanged: int = 0
-    """With the process of the draft model, both ways."""
-    rounds_foreseen: int = 0
-    """1 where tokens were foreseen and drafted behind while the round was scored."""
-    overlap_mass: float = 0.0
-    """The target's probability of these tokens at the place where the round ended, without the noise that chooses."""
+    counts: Counts = NO_COUNTS
+    """What the drafter counted, by name."""
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_draft + self.seconds_score + self.seconds_read + self.seconds_judge
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, the counts among the other fields."""
+        return _flat(asdict(self))
 
 
 @dataclass(slots=True)
@@ -117,65 +119,42 @@ class Ledger:
         return spent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over rounds; prefill stands apart."""
+    """Sums over rounds, which add. Prefill stands apart."""
 
-    rounds: int
+    rounds: int = 0
     """Forwards behind the prompts."""
-    tokens: int
+    tokens: int = 0
     """All that were emitted, also those that came with a prompt."""
-    drafted: int
-    accepted: int
-    drafting_rounds: int
-    seconds_prefill: float
-    seconds_draft: float
-    seconds_score: float
-    seconds_read: float
-    seconds_judge: float
+    drafted: int = 0
+    accepted: int = 0
+    drafting_rounds: int = 0
+    seconds_prefill: float = 0.0
+    seconds_draft: float = 0.0
+    seconds_score: float = 0.0
+    seconds_read: float = 0.0
+    seconds_judge: float = 0.0
     tokens_of_prefill: int = 0
     """Tokens that came with the end of a prompt: their seconds are the prompt's."""
-    draft_forwards: int = 0
-    draft_tokens: int = 0
-    rows_rolled_back: int = 0
-    bytes_translated: int = 0
-    levels_ahead: int = 0
-    drafts_anew: int = 0
-    bytes_exchanged: int = 0
-    rounds_foreseen: int = 0
-    overlap_mass: float = 0.0
-    """A sum, as all of these: over ``rounds_foreseen`` it is a mean."""
+    counts: Counts = NO_COUNTS
+    """What drafters counted, by name."""
 
     @classmethod
     def of(cls, rounds: Sequence[Round], seconds_prefill: float) -> Totals:
+        """The sums over the rounds of one text."""
         return cls(
             rounds=sum(not r.prefill for r in rounds),
             tokens=sum(r.emitted for r in rounds),
-            drafted=sum(r.drafted for r in rounds),
-            accepted=sum(r.accepted for r in rounds),
             drafting_rounds=sum(r.drafted > 0 for r in rounds),
             seconds_prefill=seconds_prefill,
-            seconds_draft=sum(r.seconds_draft for r in rounds),
-            seconds_score=sum(r.seconds_score for r in rounds),
-            seconds_read=sum(r.seconds_read for r in rounds),
-            seconds_judge=sum(r.seconds_judge for r in rounds),
             tokens_of_prefill=sum(r.emitted for r in rounds if r.prefill),
-            draft_forwards=sum(r.draft_forwards for r in rounds),
-            draft_tokens=sum(r.draft_tokens for r in rounds),
-            rows_rolled_back=sum(r.rows_rolled_back for r in rounds),
-            bytes_translated=sum(r.bytes_translated for r in rounds),
-            levels_ahead=sum(r.levels_ahead for r in rounds),
-            drafts_anew=sum(r.drafts_anew for r in rounds),
-            bytes_exchanged=sum(r.bytes_exchanged for r in rounds),
-            rounds_foreseen=sum(r.rounds_foreseen for r in rounds),
-            overlap_mass=sum(r.overlap_mass for r in rounds),
+            counts=sum((r.counts for r in rounds if r.counts is not NO_COUNTS), NO_COUNTS),
+            **{name: sum(getattr(r, name) for r in rounds) for name in SUMMED},
         )
 
-    @classmethod
-    def joined(cls, totals: Iterable[Totals]) -> Totals:
-        """The totals of several texts together."""
-        columns = zip(*map(astuple, (cls.of([], 0.0), *totals)), strict=True)
-        return cls(*map(sum, columns))
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     @property
     def seconds(self) -> float:
@@ -206,7 +185,7 @@ class Totals:
     def as_dict(self) -> dict[str, float]:
         """The sums and the ratios drawn from them; a ratio over nothing is 0."""
         return {
-            **asdict(self),
+            **_flat(asdict(self)),
             "tokens_in_rounds": self.tokens_in_rounds,
             "tokens_per_second": self.tokens_per_second,
             "tokens_per_round": self.tokens_per_round,
@@ -217,5 +196,19 @@ class Totals:
         }
 
 
+SUMMED = [f.name for f in fields(Totals) if f.name != "counts" and f.name in Round.__slots__]
+"""Fields of `Totals` that are sums over a field of the same name."""
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with each count as a field of its own, behind the others."""
+    counts = record.pop("counts")
+    return {**record, **counts}
+
+
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+TAKEN = {f.name for f in fields(Round)} | Totals().as_dict().keys() - NO_COUNTS.keys()
+"""Names of the engine's own numbers, which no counter of a drafter can have."""
