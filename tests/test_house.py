@@ -65,6 +65,7 @@ EXPORTS = [
     "Generation",
     "InputError",
     "LanguageModel",
+    "Observed",
     "Options",
     "PacelineError",
     "Piece",

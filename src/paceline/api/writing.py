@@ -214,6 +214,7 @@ class Writing:
             rule=Rule(self._settings.rule),
             top_logprobs=self._settings.logprobs,
             strict=self._settings.strict,
+            observer=self._settings.observer,
         )
         return self.session
 

@@ -15,6 +15,7 @@ import numpy as np
 from paceline.check.record import Recording
 from paceline.context import Context, Ints
 from paceline.drafters import Budget, Drafter, Seen
+from paceline.drafters.compose import Fallback, Turns
 from paceline.law import Distribution, Law, Sampling
 from paceline.targets.base import Request, Rows, Target, Want
 from paceline.tree import EMPTY, ROOT, DraftTree
@@ -155,25 +156,19 @@ ADVERSARIES: dict[str, Callable[[Recording], Drafter]] = {
 """The name in reports -> the drafter against a text of plain decoding."""
 
 
-class Counted:
-    """A drafter that counts its open states. It is named as the inner one where that fails."""
+class Counted(Fallback):
+    """Another drafter, with a count of its open states. Failures name the other one."""
 
     def __init__(self, inner: Drafter) -> None:
-        self._inner = inner
+        super().__init__([inner])
+        self.spec = inner.spec or inner.name or type(inner).__name__
         self.open_states = 0
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return type(self._inner)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def open(self, context: Context) -> Any:
-        state = self._inner.open(context)
+    def open(self, context: Context) -> Turns:
+        states = super().open(context)
         self.open_states += 1
-        return state
+        return states
 
-    def close(self, state: Any) -> None:
-        self._inner.close(state)
+    def close(self, state: list[Any]) -> None:
+        super().close(state)
         self.open_states -= 1

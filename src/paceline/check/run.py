@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
 
 from paceline.check.adversaries import ADVERSARIES, SAMPLED, Counted
 from paceline.check.bits import RowWitness
@@ -30,9 +29,10 @@ from paceline.drafters.assistant import DraftModel
 from paceline.drafters.redrafter.drafter import shipped_head
 from paceline.drafters.spec import BUILT_IN
 from paceline.engine.loop import Session
+from paceline.engine.observe import Observed
 from paceline.engine.serial import run
 from paceline.law import Law
-from paceline.planning.base import Outcome, Planner
+from paceline.planning.base import Planner
 from paceline.targets.base import Rows, Target
 from paceline.tree import DraftTree
 from paceline.verify import Rule
@@ -170,7 +170,7 @@ class Checker:
 
     def _in_batches(self, recordings: Sequence[Recording], size: int) -> Iterator[CaseResult]:
         """The cases of several settings mixed. Those of a method share its drafter and planners, as a server does."""
-        shared: dict[str, Any] = {method: Counted(self._made(method)) for method in self._proper}
+        shared = {method: Counted(self._made(method)) for method in self._proper}
         planners: dict[tuple[str, str], Planner] = {}
         walks = []
         for recording in recordings:
@@ -246,26 +246,15 @@ def law_evidence(
     context: Context, target: Target, drafter: Drafter, planner: Planner, rows: Rows
 ) -> Iterator[Evidence]:
     """A text under the rejection rule, and the evidence of each of its tokens about the law."""
-    noting: Any = _Noting(planner)
-    list(run(Session(context, target, rows, drafter, noting, Rule.REJECTION, checked=True)))
+    drafts = dict[int, DraftTree]()
+
+    def note(seen: Observed) -> None:
+        drafts[seen.round.position] = seen.draft
+
+    list(run(Session(context, target, rows, drafter, planner, Rule.REJECTION, checked=True, observer=note)))
     tokens, first = context.tokens, context.prompt_length
     law = Law(context.sampling, first)
     scored = teacher_forced(target, tokens, first)
     laws = (law.distribution(row, tokens[:index]) for index, row in enumerate(scored, start=first))
     seed = context.sampling.seed, context.noise.sample
-    return gather(tokens[first:], first, laws, noting.sent, seed=seed)
-
-
-class _Noting:
-    """A planner that notes the draft of every round, by the length of the text before it."""
-
-    def __init__(self, inner: Planner) -> None:
-        self._inner = inner
-        self.sent: dict[int, DraftTree] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def review(self, outcomes: Sequence[Outcome]) -> None:
-        self.sent |= {len(each.context) - len(each.tokens): each.sent for each in outcomes}
-        self._inner.review(outcomes)
+    return gather(tokens[first:], first, laws, drafts, seed=seed)

@@ -117,8 +117,7 @@ class Drafting:
     @property
     def reads(self) -> bool:
         """Whether it reads the scores before that."""
-        own = getattr(type(self.drafter), "read", None)  # none of what stands for another drafter
-        return self.drafter.needs.top > 0 or own is not Drafter.read
+        return self.drafter.needs.top > 0 or type(self.drafter).read is not Drafter.read
 
     @property
     def needs(self) -> Want:

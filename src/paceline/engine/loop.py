@@ -20,6 +20,7 @@ from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Plain, Seen
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
 from paceline.engine.counters import Ledger, Round
 from paceline.engine.drafting import FAILED, NO_BUDGET, NO_CUT, NO_DRAFT, PLAIN, Drafted, Drafting
+from paceline.engine.observe import AUDIENCE, Observed, Observer, Showing
 from paceline.errors import DrafterError, InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Draft, Outcome, Planner, Room
@@ -69,6 +70,7 @@ class Session:
     """Assert the cache's accounting identity after every round."""
     strict: bool = True
     """Whether a drafter that fails ends the text. Else the text goes on without drafts, after a `DrafterWarning`."""
+    observer: Observer | None = None
     emissions: list[Emission] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
@@ -136,7 +138,8 @@ class Session:
             yield from self._observe(scores, verdict)
         if not rests and self._drafting.on:
             yield from self._review(draft, verdict)
-        self.rounds.append(self._record(position, draft, verdict))
+        record = self._record(position, draft, verdict)
+        yield from self._end_round(record, draft.cut.tree, verdict, scores)
 
     def _drafted(self) -> Generator[Call, Reply, Drafted]:
         """Plan and draft."""
@@ -307,6 +310,15 @@ class Session:
             counts=counts,
         )
 
+    def _end_round(self, record: Round, draft: DraftTree, verdict: Verdict, scores: Scores) -> Flow:
+        """Keep the record, and show the round to the observer, whose seconds are not the round's."""
+        self.rounds.append(record)
+        if self.observer is not None:
+            observed = Observed(self.context, record, draft, verdict, scores)
+            reply = yield Call("show", AUDIENCE, Showing(self.observer, observed))
+            if reply.answer is not None:
+                raise reply.answer
+
     # the prompt
 
     @property
@@ -353,7 +365,8 @@ class Session:
         yield from self._observe(scores.prompt, _read(len(piece) - 1))
         yield from self._observe(scores, verdict)
         self.seconds_prefill += self._ledger.close().total
-        self.rounds.append(replace(self._record(position, NO_DRAFT, verdict), prefill=True))
+        record = replace(self._record(position, NO_DRAFT, verdict), prefill=True)
+        yield from self._end_round(record, EMPTY, verdict, scores)
 
     def _call(self, verb: str, of: Any, payload: Any) -> Generator[Call, Reply, Any]:
         """Make a call, note what it took. An answer that is an exception is raised."""
