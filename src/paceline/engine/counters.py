@@ -5,14 +5,6 @@ beside that is declared where it is counted (`drafters.counters`) and stands in 
 nothing that shows a `Round` or `Totals` by iteration, changes with a new counter.
 
 The forward over the end of a prompt is no round, though it has a record, and a text's first token comes with it.
-
-tokens_in_rounds    emitted tokens, those apart that came with a prompt
-tokens_per_second   tokens in rounds / their seconds
-tokens_per_round    tokens in rounds / rounds, the target's own token included
-mean_accepted       accepted draft tokens / rounds
-accepted_per_draft  accepted draft tokens / rounds that drafted
-acceptance_rate     accepted draft tokens / drafted tokens (of a tree: all its nodes)
-coverage            rounds that drafted / rounds
 """
 
 from __future__ import annotations
@@ -67,6 +59,7 @@ class Round:
 
     @property
     def seconds(self) -> float:
+        """All of the round."""
         return self.seconds_draft + self.seconds_score + self.seconds_read + self.seconds_judge
 
     def as_dict(self) -> dict[str, Any]:
@@ -168,34 +161,43 @@ class Totals:
 
     @property
     def tokens_in_rounds(self) -> int:
+        """Emitted tokens, those apart that came with a prompt."""
         return self.tokens - self.tokens_of_prefill
 
     @property
     def tokens_per_round(self) -> float:
-        return _ratio(self.tokens_in_rounds, self.rounds)
+        return self.ratio("tokens_per_round")
 
     @property
     def tokens_per_second(self) -> float:
-        return _ratio(self.tokens_in_rounds, self.seconds)
+        return self.ratio("tokens_per_second")
 
     @property
     def mean_accepted(self) -> float:
-        return _ratio(self.accepted, self.rounds)
+        return self.ratio("mean_accepted")
+
+    def ratio(self, name: str) -> float:
+        """One of `RATIOS`; over nothing it is 0."""
+        part, whole = (getattr(self, field) for field in RATIOS[name])
+        return part / whole if whole else 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """The sums and the ratios drawn from them; a ratio over nothing is 0."""
-        return {
-            **_flat(asdict(self)),
-            "tokens_in_rounds": self.tokens_in_rounds,
-            "tokens_per_second": self.tokens_per_second,
-            "tokens_per_round": self.tokens_per_round,
-            "mean_accepted": self.mean_accepted,
-            "accepted_per_draft": _ratio(self.accepted, self.drafting_rounds),
-            "acceptance_rate": _ratio(self.accepted, self.drafted),
-            "coverage": _ratio(self.drafting_rounds, self.rounds),
-        }
+        """The sums and the ratios drawn from them."""
+        ratios = {name: self.ratio(name) for name in RATIOS}
+        return {**_flat(asdict(self)), "tokens_in_rounds": self.tokens_in_rounds, **ratios}
 
 
+RATIOS = {
+    "tokens_per_second": ("tokens_in_rounds", "seconds"),
+    "tokens_per_round": ("tokens_in_rounds", "rounds"),
+    "mean_accepted": ("accepted", "rounds"),
+    "accepted_per_draft": ("accepted", "drafting_rounds"),
+    "acceptance_rate": ("accepted", "drafted"),
+    "coverage": ("drafting_rounds", "rounds"),
+}
+"""What is divided by what. Rounds emit the target's own token, too; ``drafted`` counts all nodes of a tree."""
+SECONDS = [f.name for f in fields(Round) if f.name.startswith("seconds_")]
+"""The seconds of a round, by part."""
 SUMMED = [f.name for f in fields(Totals) if f.name != "counts" and f.name in Round.__slots__]
 """Fields of `Totals` that are sums over a field of the same name."""
 
@@ -204,10 +206,6 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     """A record with each count as a field of its own, behind the others."""
     counts = record.pop("counts")
     return {**record, **counts}
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
 
 
 TAKEN = {f.name for f in fields(Round)} | Totals().as_dict().keys() - NO_COUNTS.keys()

@@ -11,7 +11,7 @@ from paceline.bench.run.contestant import Job, TextContestant, Work, Written, cu
 from paceline.bench.run.judge import Judgement
 from paceline.bench.run.record import EXPECTED, ROUND_COLUMNS, SPLIT, Record
 from paceline.bench.suites import Prompt
-from paceline.engine.counters import Round, Totals
+from paceline.engine.counters import SECONDS, Round, Totals
 from paceline.vocabulary import Detokenizer, Vocabulary
 
 Spell = Callable[[Sequence[int], Sequence[int]], list[str]]
@@ -154,7 +154,8 @@ def pieces_of(vocabulary: Vocabulary | None) -> Spell:
 
 
 def _timeless(one: Round) -> Round:
-    return replace(one, seconds_draft=0.0, seconds_score=0.0, seconds_read=0.0, seconds_judge=0.0)
+    still: dict[str, Any] = dict.fromkeys(SECONDS, 0.0)
+    return replace(one, **still)
 
 
 def _rounded(value: Any) -> Any:
