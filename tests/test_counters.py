@@ -113,7 +113,7 @@ class Guesser(Drafter):
     """Guesses the last token again, and counts its guesses."""
 
     name = "guesser"
-    counters = (Counter("guesses", "tokens", "tokens that were guessed"),)
+    counters = (Counter("guesses", "tokens that were guessed"),)
 
     def __init__(self, **reports: Any) -> None:
         self._reports = reports
@@ -176,6 +176,6 @@ def test_counts_without_a_counter_are_refused(reports: dict[str, Any], said: str
 @pytest.mark.parametrize("name", ["accepted", "rounds", "why", "coverage", "counts"])
 def test_the_engines_own_names_are_taken(name: str) -> None:
     drafter = Guesser()
-    drafter.counters = (Counter(name, "rounds", "anything"),)
+    drafter.counters = (Counter(name, "anything"),)
     with pytest.raises(DrafterError, match=f"has a counter '{name}', which the engine counts itself"):
         written(drafter)

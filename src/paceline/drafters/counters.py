@@ -18,10 +18,8 @@ class Counter:
 
     name: str
     """Its name in `Counts` and in ``--json``."""
-    unit: str
-    """The plural of what is counted."""
     help: str
-    """One line."""
+    """What is counted, in one line that begins with its unit."""
     zero: float = 0
     """The sum over no rounds: 0, or 0.0 for a counter of fractions."""
 

@@ -25,14 +25,14 @@ from paceline.tree import Ints
 if TYPE_CHECKING:
     import torch
 
-DRAFT_FORWARDS = Counter("draft_forwards", "forwards", "forwards of draft models")
+DRAFT_FORWARDS = Counter("draft_forwards", "forwards of draft models")
 DRAFT_TOKENS = Counter(
-    "draft_tokens", "tokens", "tokens that draft models drafted, in their own vocabulary, also those that were not sent"
+    "draft_tokens", "tokens that draft models drafted, in their own vocabulary, also those that were not sent"
 )
 ROWS_ROLLED_BACK = Counter(
-    "rows_rolled_back", "rows", "rows of the text that were dropped: new bytes changed the tokens of another tokenizer"
+    "rows_rolled_back", "rows of the text that were dropped: new bytes changed the tokens of another tokenizer"
 )
-BYTES_TRANSLATED = Counter("bytes_translated", "bytes", "drafted bytes that became tokens of the target")
+BYTES_TRANSLATED = Counter("bytes_translated", "drafted bytes that became tokens of the target")
 
 NO_ROWS: Ints = np.empty(0, np.int64)
 TRUSTED = 32

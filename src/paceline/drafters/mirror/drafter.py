@@ -59,16 +59,15 @@ OFTEN = 3
 """How often a drafter begins its draft model's process again."""
 
 LEVELS_AHEAD = Counter(
-    "levels_ahead", "levels", "levels of drafts that were there before the target had decided what they follow"
+    "levels_ahead", "levels of drafts that were there before the target had decided what they follow"
 )
-DRAFTS_ANEW = Counter("drafts_anew", "drafts", "drafts that began only then: none was begun ahead for that decision")
-BYTES_EXCHANGED = Counter("bytes_exchanged", "bytes", "bytes to and from the process of the draft model")
+DRAFTS_ANEW = Counter("drafts_anew", "drafts that began only then: none was begun ahead for that decision")
+BYTES_EXCHANGED = Counter("bytes_exchanged", "bytes to and from the process of the draft model")
 ROUNDS_FORESEEN = Counter(
-    "rounds_foreseen", "rounds", "rounds during which tokens were foreseen and drafts behind them were made"
+    "rounds_foreseen", "rounds during which tokens were foreseen and drafts behind them were made"
 )
 OVERLAP_MASS = Counter(
     "overlap_mass",
-    "probabilities",
     "the target's probability of these tokens where the round ended, without the noise; over rounds_foreseen a mean",
     zero=0.0,
 )
