@@ -543,6 +543,9 @@ def stand_ins(path: Path, source: str) -> list[str]:
                 complaints.append(f"{path}:{node.lineno} replaces {verb}")
             case ast.Call(func=ast.Name("setattr"), args=[owner, ast.Constant(str(verb)), _]) if verb in VERBS:
                 complaints.append(f"{path}:{node.lineno} replaces {verb}")
+            case ast.Subscript(ctx=ast.Store(), value=owner, slice=ast.Constant(str(verb))) if verb in VERBS:
+                if re.match(r"vars\(.*\)$|.*\.__dict__$", ast.unparse(owner)):
+                    complaints.append(f"{path}:{node.lineno} replaces {verb}")
             case ast.FunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()) if name == IMPOSTOR:
                 complaints.append(f"{path}:{node.lineno} gives itself out as another class")
     return complaints
@@ -565,6 +568,8 @@ def test_no_object_stands_in_for_another() -> None:
         "drafter.open, drafter.close = begin, end",
         "self._inner.submit: Any = noted",
         "setattr(context, 'commit', noted)",
+        "vars(target)['submit'] = noted",
+        "target.__dict__['submit'] = noted",
         "thing.unknown = noted  # type: ignore[method-assign]",
         "thing.unknown = noted  # type: ignore[assignment, method-assign]",
         "class A:\n    @property\n    def __class__(self) -> type:\n        return B",
@@ -576,5 +581,10 @@ def test_a_stand_in_is_seen(source: str) -> None:
 
 
 def test_what_is_no_stand_in_is_let_pass() -> None:
-    for good in ("self.close = finalize(self, end)", "each.review(outcomes)", "of = part.__class__", "x.observer = f"):
+    for good in (
+        "self.close = finalize(self, end)",
+        "each.review(outcomes)",
+        "of = part.__class__",
+        "found['cut'] = f",
+    ):
         assert stand_ins(Path("f.py"), good) == []

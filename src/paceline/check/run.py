@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 
+import torch
+
 from paceline.check.adversaries import ADVERSARIES, SAMPLED, Counted
 from paceline.check.bits import RowWitness
 from paceline.check.cases import NO_DRAFT, PILOTS, Case, Setting, aimed, cases, planner_of, settings
-from paceline.check.record import Recording, law_faults, record, row_faults, teacher_forced
+from paceline.check.record import WIDE, Recording, law_faults, record, row_faults, teacher_forced
 from paceline.check.report import CaseResult, Report
 from paceline.check.rescore import Rescorer
 from paceline.check.statistics import ALARM, Evidence, gather, p_value
@@ -29,7 +31,7 @@ from paceline.drafters.assistant import DraftModel
 from paceline.drafters.redrafter.drafter import shipped_head
 from paceline.drafters.spec import BUILT_IN
 from paceline.engine.loop import Session
-from paceline.engine.observe import Observed
+from paceline.engine.observe import Observed, Observer
 from paceline.engine.serial import run
 from paceline.law import Law
 from paceline.planning.base import Planner
@@ -108,20 +110,11 @@ class Checker:
         self._pooled: dict[tuple[str, str], list[Evidence]] = {}
         self._rescorer = Rescorer(self.target)
         self._rows: Rows = self.target.open(ROOM)
+        self._witness = RowWitness() if self.target.exact else None
         self.report = Report(self.target.name, self.target.dtype_name, self.target.fingerprint(), tuple(self.batches))
 
     def run(self) -> Report:
         """All cases, some settings at a time. A method that cannot draft for this target is refused first: no bug."""
-        if not self.target.exact:
-            return self._run()
-        witness = RowWitness()
-        with witness.watching(self.target):
-            report = self._run()
-        report.faults += witness.faults()
-        report.same_bits = witness.again
-        return report
-
-    def _run(self) -> Report:
         started = time.perf_counter()
         for method in self._proper:
             self._made(method).dispose()
@@ -143,6 +136,9 @@ class Checker:
                     count = len(self.report.results)
                     self.progress(result.case.name, count, count * (done + len(coming)) // done)
         self._judge_pooled()
+        if self._witness is not None:
+            self.report.faults += self._witness.faults()
+            self.report.same_bits = self._witness.again
         order = [ROWS, LAW, *self.methods]
         self.report.results.sort(key=lambda result: order.index(result.case.method))
         self.report.close()
@@ -151,7 +147,10 @@ class Checker:
 
     def _plain(self, setting: Setting) -> Recording:
         """Plain decoding's text, its rows and law compared with transformers', and the control."""
-        recording = record(setting, self.target, self._rows)
+        recording = record(setting, self.target, self._rows, self._witness)
+        if self._witness is not None:
+            texts = [recording.tokens[:index] for index in range(recording.start, len(recording.tokens))]
+            self._witness.note(texts, torch.stack(recording.wide), beside=WIDE - 1)
         self.report.control_flips += len(recording.control())
         self.report.control_tokens += len(recording.emitted)
         for name, faults in ((ROWS, row_faults(recording)), (LAW, law_faults(recording))):
@@ -178,7 +177,7 @@ class Checker:
                 drafter: Drafter = shared.get(case.method) or ADVERSARIES[case.method](recording)
                 planner = planners.get((case.method, case.planner)) or planner_of(case.planner, drafter, self.target)
                 planners[case.method, case.planner] = planner
-                walks.append(FollowedCase(case, recording, drafter, planner))
+                walks.append(FollowedCase(case, recording, drafter, planner, self._witness))
         yield from together(walks, size, self.target, self._rescorer, self.seed)
         for method, counted in shared.items():
             if counted.open_states:
@@ -191,7 +190,8 @@ class Checker:
             with self._drafter(case.method, recording) as drafter:
                 if not case.followed:
                     return self._test_law(case, drafter)
-                walk = FollowedCase(case, recording, drafter, planner_of(case.planner, drafter, self.target))
+                planner = planner_of(case.planner, drafter, self.target)
+                walk = FollowedCase(case, recording, drafter, planner, self._witness)
                 for emission in run(walk.start(self._rows)):
                     walk.handed.append(emission.token)
                 return walk.result(self._rescorer)
@@ -232,7 +232,7 @@ class Checker:
 
     def _evidence(self, case: Case, drafter: Drafter, sample: int) -> Iterator[Evidence]:
         planner = planner_of(case.planner, drafter, self.target)
-        return law_evidence(case.setting.context(sample), self.target, drafter, planner, self._rows)
+        return law_evidence(case.setting.context(sample), self.target, drafter, planner, self._rows, self._witness)
 
     def _judge_pooled(self) -> None:
         """Evidence of all settings together shows a small bias that no single text betrays."""
@@ -243,13 +243,15 @@ class Checker:
 
 
 def law_evidence(
-    context: Context, target: Target, drafter: Drafter, planner: Planner, rows: Rows
+    context: Context, target: Target, drafter: Drafter, planner: Planner, rows: Rows, witness: Observer | None = None
 ) -> Iterator[Evidence]:
     """A text under the rejection rule, and the evidence of each of its tokens about the law."""
     drafts = dict[int, DraftTree]()
 
     def note(seen: Observed) -> None:
         drafts[seen.round.position] = seen.draft
+        if witness is not None:
+            witness(seen)
 
     list(run(Session(context, target, rows, drafter, planner, Rule.REJECTION, checked=True, observer=note)))
     tokens, first = context.tokens, context.prompt_length
