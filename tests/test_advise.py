@@ -270,7 +270,7 @@ def test_a_draft_model_is_judged_against_the_fastest_way_without_it(auto: float,
 
 
 def test_tokens_and_rounds_of_a_length_make_its_ratio() -> None:
-    walk = Walk(6, np.array([0]), lambda: None)
+    walk = Walk(np.array([0]), lambda: None)
     walk.trails = [Trail.of(DraftTree.chain([1, 2, 3, 4]), (1, 2, 9)), Trail.of(DraftTree.chain([1, 2]), (7,))]
     rounds = {0: RoundSeconds(1.0, 0.0), 1: RoundSeconds(1.0, 0.0, 0.25)}
     found = advise._candidate("assistant:translate=tli", 1, [walk], rounds)

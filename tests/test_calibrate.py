@@ -421,11 +421,13 @@ def test_a_plan_of_nothing_is_told() -> None:
 
 def test_a_text_knows_every_round_of_its_own() -> None:
     seen: list[int] = []
-    walk = Walk(3, np.array(PROMPT), lambda: seen.append(1))
-    tree = DraftTree.chain([1, 2])
-    outcome = Outcome(context=context(), proposed=tree, sent=tree, tokens=(1,), seconds_draft=0.5, seconds=1.0)
-    walk.review([outcome] * 2)
-    assert (len(walk.trails), walk.seconds_draft, walk.emitted, seen) == (2, 1.0, 2, [1])
+    walk = Walk(np.array(PROMPT), lambda: seen.append(1))
+    how: dict[str, Any] = {"method": "lookup", "planner": "fixed:3", "max_new_tokens": 9}
+    text = LanguageModel(tabled()).generate(PROMPT, observer=walk.note, **how)
+    rounds = [each for each in text.rounds if not each.prefill]
+    assert [(one.nodes, one.emitted) for one in walk.trails] == [(each.drafted, each.emitted) for each in rounds]
+    assert (walk.emitted, len(seen)) == (text.totals.tokens_in_rounds, len(rounds))
+    assert walk.seconds_draft == pytest.approx(text.totals.seconds_draft)
 
 
 # --- the command ---

@@ -345,6 +345,9 @@ def test_a_method_is_told_in_full_and_fits_the_terminal(
         whole = " ".join(text.split())
         assert all(" ".join(str(row[what]).split()) in whole for what in ("summary", "needs", "source", "unfit"))
         assert all(f"{option}=" in whole for option in row["options"])
+    assert "counts draft_forwards, forwards of draft models; draft_tokens, " in " ".join(
+        say(["methods", "assistant"], capsys)[1].split()
+    )
     assert rows["lookup"]["presets"]["paper"] == {"room": 10}
     assert ":paper room=10" in " ".join(say(["methods", "lookup"], capsys)[1].split())
     assert "did you mean lookup?" in say(["methods", "lokup"], capsys)[2]

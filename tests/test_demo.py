@@ -16,7 +16,7 @@ from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation
 from paceline.cli import options
 from paceline.drafters import Plain
-from paceline.engine.account import Totals
+from paceline.engine.counters import Totals
 from paceline.law import Sampling
 from paceline.targets.pocket import open as pocket
 from paceline_lab import demo as bench_demo
@@ -157,7 +157,15 @@ def test_the_demo_tells_a_twin_that_it_left_out(
 
 def written(tokens: list[int], seconds: float = 1.0, rounds: int | None = None) -> Generation:
     rounds = max(len(tokens) // 2, 1) if rounds is None else rounds
-    totals = Totals(rounds, len(tokens), 12, len(tokens) - rounds, rounds, 9.0, 0.0, seconds, 0.0, 0.0)
+    totals = Totals(
+        rounds=rounds,
+        tokens=len(tokens),
+        drafted=12,
+        accepted=len(tokens) - rounds,
+        drafting_rounds=rounds,
+        seconds_prefill=9.0,
+        seconds_score=seconds,
+    )
     return Generation("", tokens, "length", 1, 0, [], [], [], totals, Sampling())
 
 

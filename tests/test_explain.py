@@ -10,9 +10,9 @@ import pytest
 import paceline.testing
 from paceline.context import Context
 from paceline.drafters.base import Budget
-from paceline.engine.account import Round
+from paceline.engine.counters import Round
+from paceline.engine.emission import Emission
 from paceline.engine.explain import MISSED, NO_DRAFT, SHORTEST, phases
-from paceline.engine.loop import Emission
 from paceline.planning.base import Planner, Room, Why
 from paceline.planning.knowledge import BACKED_OFF
 from paceline.tree import DraftTree

@@ -5,6 +5,7 @@ sample before it is trusted to be silent about the tree.
 """
 
 import ast
+import inspect
 import json
 import os
 import re
@@ -18,6 +19,10 @@ import pytest
 
 import paceline
 import paceline_lab
+from paceline.context import Context
+from paceline.drafters import Drafter
+from paceline.planning.base import Planner
+from paceline.targets.base import Target
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
@@ -44,6 +49,7 @@ EXPORTS = [
     "CallbackError",
     "Context",
     "Conversation",
+    "Counter",
     "DefectError",
     "Distribution",
     "DraftTree",
@@ -53,6 +59,7 @@ EXPORTS = [
     "Generation",
     "InputError",
     "LanguageModel",
+    "Observed",
     "Options",
     "PacelineError",
     "Piece",
@@ -527,3 +534,71 @@ def test_a_wide_line_is_seen() -> None:
     assert wide_lines("f", f"fine\n{word}") == ["f:2 has 150 characters, over 120"]
     for good in (f"| {word} |", f"{FENCE}\n{word}\n{FENCE}", f"a [link](https://{'x' * 150})", "word " * 24):
         assert wide_lines("f", good) == []
+
+
+# --- (j) no object stands in for another to look on ---------------------------------------------------------
+
+PARTS: tuple[type, ...] = (Context, Drafter, Planner, Target)
+NOUNS = {"levels", "reach"}
+"""Methods whose names are also those of plain fields elsewhere; of these the type checker tells them apart."""
+VERBS = {name for part in PARTS for name, member in vars(part).items() if inspect.isfunction(member)} - NOUNS
+IMPOSTOR = "__class__"
+REPLACED = re.compile(r"type: ignore\[[^\]]*\bmethod-assign\b")
+
+
+def stand_ins(path: Path, source: str) -> list[str]:
+    """Methods of another object that are replaced, and classes that give themselves out as others. Who wants to watch
+    a text gives it an observer."""
+    rows = enumerate(source.splitlines(), start=1)
+    complaints = [f"{path}:{number} replaces a method" for number, row in rows if REPLACED.search(row)]
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(ctx=ast.Store(), value=owner, attr=verb) if verb in VERBS and not is_self(owner):
+                complaints.append(f"{path}:{node.lineno} replaces {verb}")
+            case ast.Call(func=ast.Name("setattr"), args=[owner, ast.Constant(str(verb)), _]) if verb in VERBS:
+                complaints.append(f"{path}:{node.lineno} replaces {verb}")
+            case ast.Subscript(ctx=ast.Store(), value=owner, slice=ast.Constant(str(verb))) if verb in VERBS:
+                if re.match(r"vars\(.*\)$|.*\.__dict__$", ast.unparse(owner)):
+                    complaints.append(f"{path}:{node.lineno} replaces {verb}")
+            case ast.FunctionDef(name=name) | ast.Name(id=name, ctx=ast.Store()) if name == IMPOSTOR:
+                complaints.append(f"{path}:{node.lineno} gives itself out as another class")
+    return complaints
+
+
+def is_self(owner: ast.expr) -> bool:
+    return isinstance(owner, ast.Name) and owner.id == "self"
+
+
+def test_no_object_stands_in_for_another() -> None:
+    assert complaints_of_tree(stand_ins) == []
+    papers = sorted(PAPERS.rglob("*.py"))
+    assert [c for f in papers for c in stand_ins(f.relative_to(ROOT), f.read_text(encoding="utf8"))] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "planner.review = noted",
+        "drafter.open, drafter.close = begin, end",
+        "self._inner.submit: Any = noted",
+        "setattr(context, 'commit', noted)",
+        "vars(target)['submit'] = noted",
+        "target.__dict__['submit'] = noted",
+        "thing.unknown = noted  # type: ignore[method-assign]",
+        "thing.unknown = noted  # type: ignore[assignment, method-assign]",
+        "class A:\n    @property\n    def __class__(self) -> type:\n        return B",
+        "class A:\n    __class__ = property(of)",
+    ],
+)
+def test_a_stand_in_is_seen(source: str) -> None:
+    assert len(stand_ins(Path("bench/measure.py"), source)) == (source.count("drafter.") or 1)
+
+
+def test_what_is_no_stand_in_is_let_pass() -> None:
+    for good in (
+        "self.close = finalize(self, end)",
+        "each.review(outcomes)",
+        "of = part.__class__",
+        "found['cut'] = f",
+    ):
+        assert stand_ins(Path("f.py"), good) == []

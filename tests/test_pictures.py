@@ -17,7 +17,7 @@ from paceline.api.pictures.page import COLORS, STYLE, page, table_section, token
 from paceline.api.pictures.terminal import END, MARKS, OWN, Painter, paint
 from paceline.api.pictures.tokens import HALVES, Kind
 from paceline.api.piece import Piece
-from paceline.engine.account import Totals
+from paceline.engine.counters import Totals
 from paceline.files.visible import CONTROLS
 from paceline.vocabulary import Detokenizer
 from tokenizer_kinds import STREAMABLE, vocabulary_of
@@ -27,7 +27,7 @@ def spelled(text: str, token: int | None = 1, source: str = "", round: int = 0, 
     return Piece(text, token, source, None, round, *more)
 
 
-NO_TOTALS = Totals(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+NO_TOTALS = Totals()
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

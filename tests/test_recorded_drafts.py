@@ -151,7 +151,7 @@ def test_what_was_drafted_is_not_read_again() -> None:
     pair.propose([text], [Budget(4, 4)])
     state = text.states[0]
     line = state.rows.tokens.copy()
-    assert state.work.forwards == 8
+    assert state.tally.take()["draft_forwards"] == 8
     state.rows.note(np.empty(0, np.int64))
     twin, tree = filled(plain, line), random_tree(4, 7)
     found, expected = (

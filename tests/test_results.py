@@ -19,7 +19,7 @@ from paceline.api.pictures.tokens import last_line, summary
 from paceline.api.piece import Logprobs, Piece, TokenLogprob
 from paceline.api.writing import Generation
 from paceline.drafters import make_drafter
-from paceline.engine.account import Totals
+from paceline.engine.counters import Totals
 from paceline.errors import InputError
 from paceline.targets.table import TableTarget
 from test_text_batch import speaking
@@ -52,7 +52,7 @@ def test_what_is_printed_of_tokens_and_rounds_divides_to_what_is_printed(model: 
     for prompt in ("Hello", "Hello", "again and again"):
         totals.append(lm.generate(prompt, max_new_tokens=12, ignore_eos=True, method="lookup").totals)
     assert [one.tokens_of_prefill for one in totals] == [1, 0, 1]
-    for one in (*totals, Totals.joined(totals)):
+    for one in (*totals, sum(totals, Totals())):
         for line, digits in ((summary(one), 2), (last_line(one), 1)):
             tokens, rounds = map(int, re.findall(r"(\d+)(?: of them| tokens) in (\d+) rounds", line)[0])
             assert f"{tokens / rounds:.{digits}f}" == re.findall(r"\d+\.\d+", line)[0]

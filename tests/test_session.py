@@ -1,7 +1,6 @@
 """The decode loop as a user meets it: production law and dice, float64, every drafter against decoding slowly."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +14,7 @@ from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending, Finish
 from paceline.drafters import Budget, Drafter, Plain, make_drafter
 from paceline.drafters.compose import Union
-from paceline.engine.account import Round, Totals
+from paceline.engine.counters import Totals
 from paceline.engine.loop import Session
 from paceline.law import Sampling
 from paceline.targets.base import Pending, Reach, Request
@@ -289,67 +288,6 @@ def test_the_record_describes_emitted_tokens_only(method: str, setting: str, eos
     assert totals.rounds == len(behind)
     assert totals.forwards == len(session.rounds)
     assert totals.tokens_per_round == sum(round.emitted for round in behind) / len(behind)
-
-
-def test_totals_are_sums_and_ratios_of_rounds() -> None:
-    spent = {"seconds_draft": 1.0, "seconds_score": 2.0, "seconds_read": 0.5, "seconds_judge": 0.5}
-    rows = [(0, 0, 0, False, 1), (4, 4, 2, True, 3), (0, 0, 0, False, 1), (6, 3, 0, True, 1), (2, 2, 2, False, 2)]
-    rounds = [
-        Round(
-            position=4,
-            drafted=drafted,
-            depth=depth,
-            accepted=right,
-            refused=refused,
-            emitted=emitted,
-            draft_forwards=depth,
-            draft_tokens=drafted,
-            rows_rolled_back=1,
-            bytes_translated=3 * drafted,
-            levels_ahead=right,
-            drafts_anew=depth == 3,
-            bytes_exchanged=100,
-            rounds_foreseen=drafted > 0,
-            overlap_mass=drafted / 8,
-            **spent,
-        )
-        for drafted, depth, right, refused, emitted in rows
-    ]
-    rounds[0] = replace(rounds[0], prefill=True, **dict.fromkeys(spent, 0.0))
-    found = Totals.of(rounds, 0.5)
-    assert found.as_dict() == {
-        "rounds": 4,
-        "tokens": 8,
-        "drafted": 12,
-        "accepted": 4,
-        "drafting_rounds": 3,
-        "seconds_prefill": 0.5,
-        "seconds_draft": 4.0,
-        "seconds_score": 8.0,
-        "seconds_read": 2.0,
-        "seconds_judge": 2.0,
-        "tokens_of_prefill": 1,
-        "draft_forwards": 9,
-        "draft_tokens": 12,
-        "rows_rolled_back": 5,
-        "bytes_translated": 36,
-        "levels_ahead": 4,
-        "drafts_anew": 1,
-        "bytes_exchanged": 500,
-        "rounds_foreseen": 3,
-        "overlap_mass": 1.5,
-        "tokens_per_second": 7 / 16,
-        "tokens_in_rounds": 7,
-        "tokens_per_round": 7 / 4,
-        "mean_accepted": 4 / 4,
-        "accepted_per_draft": 4 / 3,
-        "acceptance_rate": 1 / 3,
-        "coverage": 3 / 4,
-    }
-    assert (found.tokens_per_round, found.tokens_per_second, found.forwards) == (7 / 4, 7 / 16, 5)
-    assert Totals.joined([found, found]).tokens_per_round == 7 / 4
-    assert (Totals.joined([found, found]).tokens, Totals.joined([]).tokens) == (16, 0)
-    assert set(Totals.of([], 0.0).as_dict().values()) == {0}
 
 
 class Known(Drafter):

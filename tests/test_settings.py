@@ -174,6 +174,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"criteria": None}, "criteria is a list of functions, not None; leave it out"),
     ({"criteria": len}, "criteria is a list: put the one criterion into a list"),
     ({"criteria": [MaxLengthCriteria(3)]}, "so far, and MaxLengthCriteria takes (input_ids, scores)"),
+    ({"observer": 3}, "observer is a function, not 3"),
+    ({"observer": lambda a, b: None}, "observer is called with an Observed, one round of the text, and "),
     ({"processors": len}, "processors is a list: put the one processor into a list"),
     ({"processors": [lambda ids: ids]}, "a processor is called with the token ids and the scores, and "),
     ({"min_tokens": 3}, "write processors=[...] with a MinNewTokensLengthLogitsProcessor of transformers"),

@@ -116,13 +116,13 @@ def condition(
     """A prompt with its turns and repeats is one observation."""
     entry, planner = str(facts["name"]), str(facts.get("planner") or "")
     cell = run.texts[(run.texts.task == task) & (run.texts.language == language)]
-    columns = ["drafted", "accepted", "emitted", "drafting", "decoded", "seconds_decode"]
+    columns = ["drafted", "accepted", "emitted", "drafting_rounds", "decoded", "seconds_decode"]
     sums, plain = (cell[cell.entry == one].groupby("prompt")[columns].sum() for one in (entry, run.base))
     both = sums[sums.drafted > 0].join(plain.add_suffix("_base"), how="inner")
     both = both[(both.seconds_decode > 0) & (both.seconds_decode_base > 0) & (both.decoded > 0)]
     size = LENGTH.search(entry)
     k = int(size[1]) if size else int(planner.removeprefix("fixed:")) if planner.startswith("fixed:") else 0
-    whole = {DRAFTED: both.drafted, OWN: k * both.drafting if k else both.drafted, WRITTEN: both.emitted}
+    whole = {DRAFTED: both.drafted, OWN: k * both.drafting_rounds if k else both.drafted, WRITTEN: both.emitted}
     alpha, speed = both.accepted / whole[unit], both.decoded / both.seconds_decode
     base = both.decoded_base / both.seconds_decode_base
     line, paired, missing = None, None, ""

@@ -194,8 +194,8 @@ def counted(lm: Any, prompt: Prompt, method: str, given: argparse.Namespace) -> 
     asked = [{"role": "user", "content": prompt.turns[0]}] if prompt.chat else prompt.turns[0]
     how = {name: getattr(given, name) for name in ("max_new_tokens", "temperature", "seed")}
     totals = lm.generate(asked, method=spec, planner=planner, **how).totals
-    drafts = totals.drafted, totals.accepted, totals.draft_tokens
-    return Text(totals.rounds, totals.tokens_in_rounds, *drafts, totals.rows_rolled_back)
+    drafts = totals.drafted, totals.accepted, totals.counts["draft_tokens"]
+    return Text(totals.rounds, totals.tokens_in_rounds, *drafts, totals.counts["rows_rolled_back"])
 
 
 def acceptance(texts: Sequence[Text], unit: str = DRAFTED) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline import DraftTree
+from paceline import DraftTree, Observed
 from paceline_lab import Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script, write
 from papers.redrafter.common import METHOD, Lab, conditions, in_all, parser, per_request, spec, with_suite, written
@@ -49,9 +49,9 @@ def counted(lab: Lab, widths: Sequence[int], length: int) -> dict[int, Counts]:
         entries = {spec(lab.given, width, length, method=METHOD): width for width in widths}
         found: dict[int, Counts] = {width: ([], []) for width in widths}
 
-        def watch(entry: str, tree: DraftTree, tokens: Sequence[int]) -> None:
+        def watch(entry: str, seen: Observed) -> None:
             if entry in entries:
-                note(found[entries[entry]], tree, length)
+                note(found[entries[entry]], seen.draft, length)
 
         lab.races({name: {"methods": entries, "watch": watch}})
         write(kept, json.dumps(found))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paceline import DraftTree
+from paceline import DraftTree, Observed
 from paceline_lab import Estimate, Summary
 from papers.common import Claim, Curve, Panel, Report, Way, script, write
 from papers.unispec.common import Lab, parser, size_notes, sized
@@ -108,8 +108,9 @@ def main() -> None:
     if not kept.exists() and (lab.out / "run").exists():
         raise ValueError(f"{lab.out} was interrupted and its nodes are not all known; remove it, or give another --out")
 
-    def watch(entry: str, tree: DraftTree, tokens: Sequence[int]) -> None:
-        note(nodes.setdefault(entry, ([], [])), tree, tokens, own=published(entry.partition("@")[0]))
+    def watch(entry: str, seen: Observed) -> None:
+        own = published(entry.partition("@")[0])
+        note(nodes.setdefault(entry, ([], [])), seen.draft, seen.verdict.tokens, own=own)
 
     size = lab.size() if lab.options.nodes else None
     noisy = [sized(shared(lab.method), size)] if lab.temperature and published(lab.method) else []

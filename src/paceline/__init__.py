@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from paceline.drafters import Budget as Budget
     from paceline.drafters import Drafter as Drafter
     from paceline.drafters import Seen as Seen
+    from paceline.drafters.counters import Counter as Counter
+    from paceline.engine.observe import Observed as Observed
     from paceline.errors import CallbackError as CallbackError
     from paceline.errors import DefectError as DefectError
     from paceline.errors import DrafterError as DrafterError
@@ -45,6 +47,7 @@ _HOME = {
     "CallbackError": "paceline.errors",
     "Context": "paceline.context",
     "Conversation": "paceline.api.chat",
+    "Counter": "paceline.drafters.counters",
     "DefectError": "paceline.errors",
     "Distribution": "paceline.law",
     "DraftTree": "paceline.tree",
@@ -54,6 +57,7 @@ _HOME = {
     "Generation": "paceline.api.writing",
     "InputError": "paceline.errors",
     "LanguageModel": "paceline.api.model",
+    "Observed": "paceline.engine.observe",
     "Options": "paceline.api.settings",
     "PacelineError": "paceline.errors",
     "Piece": "paceline.api.piece",

@@ -8,7 +8,7 @@
     │   └── MissingPackage              an optional package that is not installed
     ├── DefectError (RuntimeError)      a part that did not do what it must
     │   ├── DrafterError                a drafter, or the planner of its drafts, that raised or gave no valid draft
-    │   └── CallbackError               a logits processor, a stopping criterion or a progress callback that raised
+    │   └── CallbackError               a logits processor, a criterion, an observer or a progress callback that raised
     └── Unavailable                     an optional part of a comparison that this machine does not have
 
 The text of each is one sentence that names the wrong value and what to do about it. The command line prints it without
@@ -71,7 +71,7 @@ class DrafterError(DefectError):
 
 
 class CallbackError(DefectError):
-    """A logits processor, a stopping criterion or a progress callback that raised."""
+    """A logits processor, a stopping criterion, an observer or a progress callback that raised."""
 
 
 class DrafterWarning(UserWarning):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from paceline.api.model import LanguageModel
 from paceline.api.pictures import TokenPicture
 from paceline.api.writing import Generation
-from paceline.engine.account import Totals
+from paceline.engine.counters import Totals
 from paceline_lab.bench.race import Clock, Contestant, Heat, Progress, Race
 from paceline_lab.bench.texts import Texts
 
@@ -71,7 +71,7 @@ class Shown(Texts[Generation]):
 
     def speeds(self, method: str) -> list[float]:
         """Tokens per second of each pass, all prompts together; first tokens come with their prompts."""
-        return [Totals.joined(text.totals for text in texts).tokens_per_second for texts in self.passes(method)]
+        return [sum((text.totals for text in texts), Totals()).tokens_per_second for texts in self.passes(method)]
 
     def per_round(self, method: str) -> float:
         """Tokens per round, over all texts of a pass."""
@@ -79,7 +79,7 @@ class Shown(Texts[Generation]):
 
     def _totals(self, method: str) -> Totals:
         """All texts of the first pass together."""
-        return Totals.joined(text.totals for text in self.passes(method)[0])
+        return sum((text.totals for text in self.passes(method)[0]), Totals())
 
     @property
     def spread(self) -> float | None:

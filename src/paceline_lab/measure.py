@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,13 @@ from paceline.api.model import LanguageModel
 from paceline.drafters import make_drafter
 from paceline.drafters.asking import fit
 from paceline.law import Sampling
-from paceline.planning.base import Outcome, Planner
-from paceline.tree import DraftTree
 from paceline_lab.bench.machine import hushed
 from paceline_lab.bench.race import Progress, silent
+from paceline_lab.bench.run.ours import Watch
 from paceline_lab.bench.run.setup import RunOptions, opened
 from paceline_lab.bench.summary import Summary
 from paceline_lab.machine.calibrate import Calibrator, Method, Plan
 from paceline_lab.machine.calibrate.texts import prompts_of
-
-Watch = Callable[[str, DraftTree, tuple[int, ...]], None]
-"""Called for every round with the entry, the draft that was scored, and the emitted tokens."""
 
 
 def race_methods(
@@ -37,31 +33,13 @@ def race_methods(
 ) -> Summary:
     """Have plain decoding and these methods write a suite in turns, as ``paceline bench run`` does: ``options`` are its
     flags (`RunOptions`), ``out`` is the folder where it is kept. The same call goes on with a run that was interrupted.
+    ``watch`` is called after each round of our methods, also in the warm-up.
     """
     wanted = RunOptions(methods=list(dict.fromkeys(["plain", *methods])), peers=[], **options)
-
-    def planned(name: str, planner: Planner) -> Planner:
-        return planner if watch is None else _watched(name, planner, watch)
-
-    with (
-        hushed(),
-        opened(wanted, lm.target.name, lambda: lm, out, data=data, planned=planned, progress=progress) as referee,
-    ):
+    how: dict[str, Any] = {"data": data, "watch": watch, "progress": progress}
+    with hushed(), opened(wanted, lm.target.name, lambda: lm, out, **how) as referee:
         referee.sit()
     return Summary(referee.run)
-
-
-def _watched(name: str, planner: Planner, watch: Watch) -> Planner:
-    """The same planner, which also reports every round to ``watch``."""
-    review = planner.review
-
-    def told(outcomes: Sequence[Outcome]) -> None:
-        for outcome in outcomes:
-            watch(name, outcome.sent, outcome.tokens)
-        review(outcomes)
-
-    planner.review = told  # type: ignore[method-assign]
-    return planner
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,10 @@ from paceline.context import Criterion, DraftPrompt
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.assistant import DraftModel
 from paceline.drafters.assistant.model import Loaded
+from paceline.engine.observe import Observer
 from paceline.errors import InputError
 from paceline.law import Sampling
-from paceline.law.settings import Processor, is_listed, require_callables, require_whole, short_repr
+from paceline.law.settings import Processor, is_listed, require_callable, require_callables, require_whole, short_repr
 from paceline.planning.base import Planner
 from paceline.planning.specs import make_planner
 from paceline.targets.base import Target
@@ -85,6 +86,8 @@ class Settings:
     """None for none; 0 for the emitted tokens'; k for k alternatives besides."""
     chat_template_kwargs: Mapping[str, Any] | None = None
     """Variables for the chat template of the model, such as ``{"enable_thinking": False}``."""
+    observer: Observer | None = None
+    """Called after each round with what it did (`paceline.Observed`). It changes nothing."""
     strict: bool = False
     """Whether a drafter that fails ends the text with a `DrafterError`. By default it gives a `DrafterWarning`, and the
     text goes on without drafts; it is the same text."""
@@ -121,6 +124,8 @@ class Settings:
         if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
             raise InputError(f"chat_template_kwargs is a dict of names and values, not {_short(named)}")
         require_callables("criteria", "criterion", self.criteria, ("the array of all token ids so far",))
+        if self.observer is not None:
+            require_callable("observer", self.observer, ("an Observed, one round of the text",))
         if not isinstance(self.ignore_eos, bool):
             raise InputError(f"ignore_eos is True or False, not {self.ignore_eos!r}")
         self._check_stops()
@@ -208,6 +213,7 @@ class Options(TypedDict, total=False):
     criteria: Sequence[Criterion]
     logprobs: int | None
     chat_template_kwargs: Mapping[str, Any] | None
+    observer: Observer | None
     strict: bool
     temperature: float
     top_k: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,10 @@ from paceline.api.piece import Logprobs, Piece, TokenLogprob
 from paceline.api.prompts import Prompt, read
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending, Finish
-from paceline.engine.account import Round, Totals
+from paceline.engine.counters import Round, Totals
+from paceline.engine.emission import Emission
 from paceline.engine.explain import phases
-from paceline.engine.loop import Emission, Session, refuse_foreign
+from paceline.engine.loop import Session, refuse_foreign
 from paceline.engine.serial import run
 from paceline.errors import InputError
 from paceline.law import Sampling
@@ -117,7 +118,7 @@ class Generation:
                 sources[emission.round].append(emission.source)
         return {
             "sources": [emission.source for emission in self.emissions],
-            "rounds": [asdict(r) | {"sources": sources[number]} for number, r in enumerate(self.rounds)],
+            "rounds": [r.as_dict() | {"sources": sources[number]} for number, r in enumerate(self.rounds)],
         }
 
 
@@ -212,6 +213,7 @@ class Writing:
             rule=Rule(self._settings.rule),
             top_logprobs=self._settings.logprobs,
             strict=self._settings.strict,
+            observer=self._settings.observer,
         )
         return self.session
 

@@ -200,8 +200,9 @@ def _last_line(texts: list[Generation], device: str, given: Mapping[str, Any], p
     """Tokens, rounds and speed of all texts together, where they were written, and what ended those that are shorter
     than was asked for."""
     from paceline.api.pictures.tokens import last_line
+    from paceline.engine.counters import Totals
 
-    totals = type(texts[0].totals).joined(text.totals for text in texts)
+    totals = sum((text.totals for text in texts), Totals())
     longest = max(len(text.tokens) for text in texts)
     said = ENDS | ({} if "max_new_tokens" in given else {"length": f"cut at {longest} tokens, -n N allows more"})
     ends = dict.fromkeys(said[text.finish] for text in texts if text.finish in said)

@@ -8,12 +8,15 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.output import WIDTH, print_json, say
+from paceline.errors import InputError
 
 if TYPE_CHECKING:
+    from paceline.drafters.counters import Counter
     from paceline.targets.base import Want
 
 
@@ -45,8 +48,11 @@ def run(options: argparse.Namespace) -> int:
         print_json({"methods": rows})
         return 0
     width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH) if sys.stdout.isatty() else WIDTH
-    cards = ("\n".join(_card(row, width)) for row in rows)
-    say("\n".join(_table(rows, width)) if options.name is None else "\n\n".join(cards))
+    if options.name is None:
+        say("\n".join(_table(rows, width)))
+    else:
+        cards = zip(rows, _counters(options.name), strict=True)
+        say("\n\n".join("\n".join(_card(row, counters, width)) for row, counters in cards))
     return 0
 
 
@@ -76,7 +82,19 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
         yield from textwrap.wrap(line, width)
 
 
-def _card(row: Mapping[str, Any], width: int) -> Iterator[str]:
+def _counters(spec: str) -> Iterator[str]:
+    """What each method in a spec counts of a round, with what that is."""
+    from paceline.drafters.plugin import PlugIn
+    from paceline.drafters.spec import methods_in
+
+    for factory in methods_in(spec).values():
+        counters: Sequence[Counter] = ()
+        with suppress(InputError):  # its row says so
+            counters = getattr(factory.load() if isinstance(factory, PlugIn) else factory, "counters", ())
+        yield "; ".join(f"{one.name}, {one.help}" for one in counters)
+
+
+def _card(row: Mapping[str, Any], counters: str, width: int) -> Iterator[str]:
     """Everything about one method, a heading per line."""
     yield from textwrap.wrap(f"{row['name']}: {row['summary']}", width)
     told = {
@@ -86,6 +104,7 @@ def _card(row: Mapping[str, Any], width: int) -> Iterator[str]:
         "required": ", ".join(row["required"]),
         "options": _pairs(row["options"]),
         **{f":{preset}": _pairs(given) for preset, given in row["presets"].items()},
+        "counts": counters,
         "not for": row["unfit"],
     }
     for heading, text in told.items():

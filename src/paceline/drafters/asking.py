@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -55,6 +55,20 @@ def answered(part: Any, verb: str, payloads: Sequence[Any], kind: type[T]) -> li
         if not isinstance(one, kind):
             raise failure(part, f"returned {_a(one)} in {verb}, where {_a(kind)} belongs")
     return list(found)
+
+
+def counted(drafter: Drafter, state: Any) -> Mapping[str, float]:
+    """What a drafter counted of a text, by the names that it declares; else a `DrafterError`."""
+    counts: Mapping[str, float] = asked(drafter, "counts", state)
+    if not counts:
+        return counts
+    declared = [counter.name for counter in drafter.counters]
+    for name, count in counts.items():
+        if name not in declared:
+            raise failure(drafter, f"counted {name!r}, which is none of its counters: {', '.join(declared) or 'none'}")
+        if not isinstance(count, (int, float)):
+            raise failure(drafter, f"counted {_a(count)} of {name}, where a number belongs")
+    return counts
 
 
 def failure(part: Any, what: str) -> DrafterError:

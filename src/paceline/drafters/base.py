@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from paceline.context import Context
+from paceline.drafters.counters import NOTHING_COUNTED, Counter
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.targets.scores import Scores, read_wanted
 from paceline.tree import DraftTree
@@ -79,37 +80,6 @@ class Seen(NamedTuple):
     scores: Scores
 
 
-class Work(NamedTuple):
-    """What a draft model did for one text, in its own tokens."""
-
-    forwards: int = 0
-    tokens: int = 0
-    """Drafted tokens, also those that the planner or the translation left out."""
-    rolled_back: int = 0
-    """Rows of the text that were dropped, to be read again in other tokens."""
-    bytes: int = 0
-    """Drafted bytes that were translated into the target's tokens."""
-    ahead: int = 0
-    """Levels of windows that were there when they were asked for."""
-    anew: int = 0
-    """Windows that nothing was drafted ahead for."""
-    exchanged: int = 0
-    """Bytes to and from the draft model's process."""
-    foreseen: int = 0
-    """Rounds for which tokens were foreseen and drafted behind."""
-    overlap: float = 0.0
-    """The target's probability of these tokens, where the round ended; a sum over such rounds."""
-
-    def plus(self, **more: float) -> Work:
-        return self._replace(**{name: getattr(self, name) + count for name, count in more.items()})
-
-    def joined(self, other: Work) -> Work:
-        return self.plus(**other._asdict())
-
-
-NO_WORK = Work()
-
-
 class Drafter:
     """Proposes continuations. It is kept and serves text after text, also several at a time from several threads: what
     belongs to one text belongs into the state that `open` returns and `close` ends.
@@ -137,6 +107,8 @@ class Drafter:
     """The options of its method, defaults included, if it was made from a spec."""
     parts: tuple[Drafter, ...] = ()
     """The drafters that it is composed of."""
+    counters: tuple[Counter, ...] = ()
+    """What it counts beside what the engine counts of every round, those of its parts included."""
     leaves: int = 1
     """The number of drafters in it that are not composed; a draft holds the budget's nodes times this, at most."""
     planner: str = "adaptive"
@@ -222,9 +194,10 @@ class Drafter:
         """Whether anything is learnt from rounds: else `observe` need not be called."""
         return type(self).observe is not Drafter.observe
 
-    def work(self, state: Any) -> Work:
-        """What draft models did for this text since the last call; asked once a round, for its record."""
-        return NO_WORK
+    def counts(self, state: Any) -> Mapping[str, float]:
+        """What was counted of this text since the last call, by the names of `counters`; asked once a round, for its
+        record."""
+        return NOTHING_COUNTED
 
     def on_early(self, state: Any, tree: DraftTree, logits: torch.Tensor) -> None:
         """Early-exit logits of the rows of a draft, the root's first, while the target's later layers still compute.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
-from paceline.drafters.asking import admitted, answered, asked
-from paceline.drafters.base import NO_WORK, Ask, Drafter, Enrich, Seen, Work
+from paceline.drafters.asking import admitted, answered, asked, counted
+from paceline.drafters.base import Ask, Drafter, Enrich, Seen
+from paceline.drafters.counters import NOTHING_COUNTED
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.tree import EMPTY, DraftTree, merge
 from paceline.vocabulary import Vocabulary
@@ -33,6 +34,7 @@ class Composed(Drafter):
         self.skips = all(part.skips or not part.observes for part in self.parts)
         self.nested = all(part.nested for part in self.parts)
         self.leaves = sum(part.leaves for part in self.parts)
+        self.counters = tuple(dict.fromkeys(counter for part in self.parts for counter in part.counters))
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         """The default size of a draft: of parts that take turns, the largest."""
@@ -81,9 +83,12 @@ class Composed(Drafter):
     def observes(self) -> bool:
         return any(part.observes for part in self.parts)
 
-    def work(self, state: list[Any]) -> Work:
-        each = [part.work(own) for part, own in zip(self.parts, state, strict=True)]
-        return reduce(Work.joined, [work for work in each if work is not NO_WORK], NO_WORK)
+    def counts(self, state: list[Any]) -> Mapping[str, float]:
+        total = NOTHING_COUNTED
+        for part, own in zip(self.parts, state, strict=True):
+            if counts := counted(part, own):
+                total += counts
+        return total
 
     def on_early(self, state: list[Any], tree: DraftTree, logits: torch.Tensor) -> None:
         for part, own in zip(self.parts, state, strict=True):

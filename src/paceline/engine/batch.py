@@ -19,13 +19,14 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from paceline.engine.calls import BEFORE, Call, Flow, Timed, answers
-from paceline.engine.loop import Emission, Session
+from paceline.engine.emission import Emission
+from paceline.engine.loop import Session
 from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.targets.lending import Lender, best_lender, worth_waiting
 
 AT_ONCE = 16
-AFTER_TOGETHER = (("law",), ("read", "observe"), ("review",))
+AFTER_TOGETHER = (("law",), ("read", "observe"), ("review",), ("show",))
 """The calls after the forward, in groups that wait for one another: walks are of different lengths, and what is learnt
 from a forward is learnt from all of its sequences at once."""
 PROMPT_ROWS = 512

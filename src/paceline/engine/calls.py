@@ -16,6 +16,7 @@ law        `Reader`    `ScoredRow`         `Distribution`        the law of the 
 read       drafter     `Seen`              None                  read from the scores what `observe` needs
 observe    drafter     `Seen`              None                  learn from the round
 review     planner     `Outcome`           None                  learn from the round
+show       `Audience`  `Showing`           None                  let the observer of the text look at the round
 =========  ==========  ==================  ====================  =================================================
 
 The driver sends back a `Reply`: the answer, and the seconds that it and the loop took. The loop reads no clock.
@@ -42,9 +43,9 @@ from paceline.tree import ROOT, DraftTree, Ints
 
 BEFORE = ("plan", "propose", "worth", "enrich", "cut", "score")
 """The calls of a round up to its forward, in their order; each is made once at most."""
-AFTER = ("law", "read", "observe", "review")
-"""The calls after the forward: a law per token, then what is learnt. A round is over, and its tokens can be handed out,
-once no such call is left."""
+AFTER = ("law", "read", "observe", "review", "show")
+"""The calls after the forward: a law per token, what is learnt, and the text's observer. A round is over, and its
+tokens can be handed out, once no such call is left."""
 
 UNANSWERED = frozenset({"read", "observe", "review"})
 DRAFTING: dict[str, type] = {"plan": Budget, "propose": DraftTree, "worth": int, "enrich": DraftTree, "cut": Cut}

@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
-from paceline.drafters.asking import asked, failure
-from paceline.drafters.base import NO_WORK, Budget, Drafter, Work
-from paceline.engine.account import NO_ROOM
+from paceline.drafters.asking import asked, counted, failure
+from paceline.drafters.base import Budget, Drafter
+from paceline.drafters.counters import Counts
+from paceline.engine.counters import NO_COUNTS, NO_ROOM, TAKEN
 from paceline.errors import DrafterError, DrafterWarning
 from paceline.planning.base import Cut
 from paceline.targets.base import NOTHING, OnEarly, Want
@@ -50,6 +51,8 @@ class Drafting:
     on: bool = False
     """Whether the drafter's state is open."""
     fault: DrafterError | None = None
+    no_counts: Counts = NO_COUNTS
+    """The counts of a round in which the drafter counted nothing."""
     _early: DrafterError | None = field(default=None, repr=False)
 
     def open(self, context: Context) -> None:
@@ -58,8 +61,18 @@ class Drafting:
             for need in (self.drafter.needs, self.drafter.prompt_needs):
                 if not isinstance(need, Want):
                     raise failure(self.drafter, f"needs {need!r}, which is no Want")
+            self._check_counters()
         except DrafterError as error:
             self.stop(error)
+
+    def _check_counters(self) -> None:
+        """Know the drafter's counters. Those of a plug-in stand beside the engine's own, so their names must differ."""
+        own = [counter for counter in self.drafter.counters if counter.name not in NO_COUNTS]
+        for counter in own:
+            if counter.name in TAKEN:
+                raise failure(self.drafter, f"has a counter {counter.name!r}, which the engine counts itself")
+        if own:
+            self.no_counts = NO_COUNTS + Counts.zero(own)
 
     def close(self) -> None:
         on, self.on = self.on, False
@@ -85,16 +98,16 @@ class Drafting:
             said = f"{error}; the text goes on without drafts: it becomes slower, not different"
             warnings.warn_explicit(said, DrafterWarning, __file__, 0, registry={})  # not once only: for each text
 
-    def work(self) -> Work:
-        """What draft models did for the text since the last call."""
+    def counts(self) -> Counts:
+        """What the drafter counted since the last call, with 0 for the rest of its counters."""
         if not self.on:
-            return NO_WORK
+            return self.no_counts
         try:
-            work: Work = asked(self.drafter, "work", self.state)
+            counts = counted(self.drafter, self.state)
         except DrafterError as error:
             self.stop(error)
-            return NO_WORK
-        return work
+            return self.no_counts
+        return self.no_counts + counts if counts else self.no_counts
 
     @property
     def observes(self) -> bool:
@@ -104,8 +117,7 @@ class Drafting:
     @property
     def reads(self) -> bool:
         """Whether it reads the scores before that."""
-        own = getattr(type(self.drafter), "read", None)  # none of what stands for another drafter
-        return self.drafter.needs.top > 0 or own is not Drafter.read
+        return self.drafter.needs.top > 0 or type(self.drafter).read is not Drafter.read
 
     @property
     def needs(self) -> Want:

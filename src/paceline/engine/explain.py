@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline.engine.account import NO_ROOM, Round
-from paceline.engine.loop import Emission
+from paceline.engine.counters import NO_ROOM, Round
+from paceline.engine.emission import Emission
 
 SHORTEST = 5
 """Rounds of the shortest phase; a shorter one joins the one before it."""
@@ -30,7 +30,7 @@ class Phase:
 
     @property
     def seconds(self) -> float:
-        return sum(r.seconds_draft + r.seconds_score + r.seconds_read + r.seconds_judge for r in self.rounds)
+        return sum(r.seconds for r in self.rounds)
 
     @property
     def seconds_plain(self) -> float | None:

@@ -16,39 +16,19 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import admitted
-from paceline.drafters.base import NO_WORK, Ask, Budget, Drafter, Enrich, Plain, Seen
-from paceline.engine.account import Ledger, Round
+from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Plain, Seen
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
+from paceline.engine.counters import Ledger, Round
 from paceline.engine.drafting import FAILED, NO_BUDGET, NO_CUT, NO_DRAFT, PLAIN, Drafted, Drafting
+from paceline.engine.emission import Emission, TokenLogprobs
+from paceline.engine.observe import AUDIENCE, Observed, Observer, Showing
 from paceline.errors import DrafterError, InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Draft, Outcome, Planner, Room
 from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree, Ints
-from paceline.verify import Kind, Rule, Settled, Verdict, judge
-
-
-@dataclass(frozen=True)
-class TokenLogprobs:
-    """The model's own log-probability of an emitted token (no warp applied), and its best alternatives."""
-
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True)
-class Emission:
-    """One emitted token and where it came from: a source's name, or "" for the target's own of a round."""
-
-    token: int
-    source: str
-    logprobs: TokenLogprobs | None = None
-    round: int = 0
-    """The number of the round that emitted it."""
-    score: float = 0.0
-    """The log-probability that its source gave it; 0 from a source without scores, and for the target's own."""
-    kind: Kind = Kind.PLAIN
+from paceline.verify import Rule, Settled, Verdict, judge
 
 
 @dataclass(eq=False)
@@ -69,6 +49,7 @@ class Session:
     """Assert the cache's accounting identity after every round."""
     strict: bool = True
     """Whether a drafter that fails ends the text. Else the text goes on without drafts, after a `DrafterWarning`."""
+    observer: Observer | None = None
     emissions: list[Emission] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
@@ -139,7 +120,8 @@ class Session:
             yield from self._observe(scores, verdict)
         if not rests and self._drafting.on:
             yield from self._review(draft, verdict)
-        self.rounds.append(self._record(position, draft, verdict))
+        record = self._record(position, draft, verdict)
+        yield from self._end_round(record, draft.cut.tree, verdict, scores)
 
     def _drafted(self) -> Generator[Call, Reply, Drafted]:
         """Plan and draft."""
@@ -291,7 +273,7 @@ class Session:
 
     def _record(self, position: int, draft: Drafted, verdict: Verdict) -> Round:
         tree, spent = draft.cut.tree, self._ledger.close()
-        work = self._drafting.work() if draft.shown else NO_WORK
+        counts = self._drafting.counts() if draft.shown else self._drafting.no_counts
         return Round(
             position=position,
             drafted=tree.drafted,
@@ -307,16 +289,17 @@ class Session:
             why=draft.cut.why,
             rows=1 + len(tree),
             unasked=draft.unasked,
-            draft_forwards=work.forwards,
-            draft_tokens=work.tokens,
-            rows_rolled_back=work.rolled_back,
-            bytes_translated=work.bytes,
-            levels_ahead=work.ahead,
-            drafts_anew=work.anew,
-            bytes_exchanged=work.exchanged,
-            rounds_foreseen=work.foreseen,
-            overlap_mass=work.overlap,
+            counts=counts,
         )
+
+    def _end_round(self, record: Round, draft: DraftTree, verdict: Verdict, scores: Scores) -> Flow:
+        """Keep the record, and show the round to the observer, whose seconds are not the round's."""
+        self.rounds.append(record)
+        if self.observer is not None:
+            observed = Observed(self.context, record, draft, verdict, scores)
+            reply = yield Call("show", AUDIENCE, Showing(self.observer, observed))
+            if reply.answer is not None:
+                raise reply.answer
 
     # the prompt
 
@@ -365,7 +348,8 @@ class Session:
         yield from self._observe(scores.prompt, _read(len(piece) - 1))
         yield from self._observe(scores, verdict)
         self.seconds_prefill += self._ledger.close().total
-        self.rounds.append(replace(self._record(position, NO_DRAFT, verdict), prefill=True))
+        record = replace(self._record(position, NO_DRAFT, verdict), prefill=True)
+        yield from self._end_round(record, EMPTY, verdict, scores)
 
     def _call(self, verb: str, of: Any, payload: Any) -> Generator[Call, Reply, Any]:
         """Make a call, note what it took. An answer that is an exception is raised."""

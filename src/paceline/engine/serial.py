@@ -7,7 +7,8 @@ from collections.abc import Generator
 from contextlib import closing
 
 from paceline.engine.calls import AFTER, Call, Timed, answers
-from paceline.engine.loop import Emission, Session
+from paceline.engine.emission import Emission
+from paceline.engine.loop import Session
 
 
 def run(session: Session) -> Generator[Emission, None, None]:

@@ -133,7 +133,13 @@ def require_callables(name: str, one: str, value: object, arguments: Sequence[st
     _require(is_listed(value), f"{name} is a list of functions, not {value!r}" + (LEAVE if value is None else ""))
     for member in value if isinstance(value, Collection) else ():
         _require(callable(member), f"{name} is a list of functions; it holds {member!r}")
-        _require_arguments(one, member, arguments)
+        _require_arguments(f"a {one}", member, arguments)
+
+
+def require_callable(name: str, value: object, arguments: Sequence[str]) -> None:
+    """Refuse a setting that is no function of these ``arguments``."""
+    _require(callable(value), f"{name} is a function, not {value!r}")
+    _require_arguments(name, value, arguments)
 
 
 def _require_arguments(one: str, function: Any, arguments: Sequence[str]) -> None:
@@ -147,7 +153,7 @@ def _require_arguments(one: str, function: Any, arguments: Sequence[str]) -> Non
     except TypeError:
         named = [each.name for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         takes = f"{name_of(function)} takes ({', '.join(named)})"
-        raise InputError(f"a {one} is called with {' and '.join(arguments)}, and {takes}") from None
+        raise InputError(f"{one} is called with {' and '.join(arguments)}, and {takes}") from None
 
 
 def _mend(value: object, kind: type[int] | type[float]) -> str:

@@ -25,6 +25,7 @@ from paceline.law import Law, Sampling
 from paceline.planning.fixed import Fixed
 from paceline.targets.base import Target
 from paceline.targets.table import Table, TableTarget
+from paceline.testing.counted import Counted
 from paceline.testing.evidence import ALARM, Evidence, law_evidence, p_value, teacher_forced
 from paceline.tree import DraftTree
 from paceline.verify import Rule
@@ -103,34 +104,18 @@ def check_drafter(
 
 def _written(lm: LanguageModel, drafter: Drafter, rule: Rule, temperature: float) -> list[Generation]:
     """Texts of all prompts, alone and together, which are plain decoding's; no state of the drafter is open then."""
-    states = _open_states(drafter)
+    counted = Counted(drafter)
     how: dict[str, Any] = {"temperature": temperature, "seed": 1, "max_new_tokens": TOKENS, "strict": True}
     plain = [lm.generate(prompt, method="plain", **how) for prompt in PROMPTS]
-    how |= {"method": drafter, "rule": str(rule), "planner": f"fixed:{drafter.nodes}"}
+    how |= {"method": counted, "rule": str(rule), "planner": f"fixed:{drafter.nodes}"}
     alone = [lm.generate(prompt, **how) for prompt in PROMPTS]
     together = [text for (text,) in lm.generate_batch(PROMPTS, **how)]
     for name, texts in (("alone", alone), ("in a batch", together)):
         for prompt, text, expected in zip(PROMPTS, texts, plain, strict=True):
             same = text.tokens == expected.tokens
             assert same, f"after {prompt} the text {name} under {rule} is {text.tokens}, not {expected.tokens}"
-    assert not states, f"{len(states)} states were not closed"
+    assert not counted.open_states, f"{counted.open_states} states were not closed"
     return alone
-
-
-def _open_states(drafter: Drafter) -> list[Any]:
-    """The states of a drafter that are open, from now on."""
-    states, begin, end = list[Any](), drafter.open, drafter.close
-
-    def open(context: Context) -> Any:
-        states.append(begin(context))
-        return states[-1]
-
-    def close(state: Any) -> None:
-        end(state)
-        states[:] = [one for one in states if one is not state]
-
-    drafter.open, drafter.close = open, close  # type: ignore[method-assign]
-    return states
 
 
 def _check_law(lm: LanguageModel, drafter: Drafter) -> None:

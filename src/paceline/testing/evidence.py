@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from paceline.context import Context, Ints
 from paceline.drafters import Drafter
 from paceline.engine.loop import Session
+from paceline.engine.observe import Observed, Observer
 from paceline.engine.serial import run
 from paceline.law import Distribution, Law
-from paceline.planning.base import Outcome, Planner
+from paceline.planning.base import Planner
 from paceline.targets.base import Request, Rows, Target, Want
 from paceline.tree import EMPTY, ROOT, DraftTree
 from paceline.verify import Rule
@@ -95,29 +96,20 @@ def teacher_forced(target: Target, tokens: Ints, first: int, width: int = WIDE) 
 
 
 def law_evidence(
-    context: Context, target: Target, drafter: Drafter, planner: Planner, rows: Rows
+    context: Context, target: Target, drafter: Drafter, planner: Planner, rows: Rows, witness: Observer | None = None
 ) -> Iterator[Evidence]:
     """A text under the rejection rule, and the evidence of each of its tokens about the law."""
-    noting: Any = _Noting(planner)
-    list(run(Session(context, target, rows, drafter, noting, Rule.REJECTION, checked=True)))
+    drafts = dict[int, DraftTree]()
+
+    def note(seen: Observed) -> None:
+        drafts[seen.round.position] = seen.draft
+        if witness is not None:
+            witness(seen)
+
+    list(run(Session(context, target, rows, drafter, planner, Rule.REJECTION, checked=True, observer=note)))
     tokens, first = context.tokens, context.prompt_length
     law = Law(context.sampling, first)
     scored = teacher_forced(target, tokens, first)
     laws = (law.distribution(row, tokens[:index]) for index, row in enumerate(scored, start=first))
     seed = context.sampling.seed, context.noise.sample
-    return gather(tokens[first:], first, laws, noting.sent, seed=seed)
-
-
-class _Noting:
-    """A planner that notes the draft of every round, by the length of the text before it."""
-
-    def __init__(self, inner: Planner) -> None:
-        self._inner = inner
-        self.sent: dict[int, DraftTree] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def review(self, outcomes: Sequence[Outcome]) -> None:
-        self.sent |= {len(each.context) - len(each.tokens): each.sent for each in outcomes}
-        self._inner.review(outcomes)
+    return gather(tokens[first:], first, laws, drafts, seed=seed)

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from paceline.engine.counters import RATIOS, SECONDS
 from paceline.errors import InputError
 from paceline_lab.bench.run.directory import Run
 from paceline_lab.bench.run.record import ROUND_COLUMNS, SPLIT, Record, TextVerdict
@@ -47,8 +48,7 @@ COLUMNS = {
 }
 """Columns of texts: ``grams`` counts 8-grams, ``different`` those that are not the same; ``prefill`` to ``rest`` are
 seconds. What a contestant does not report is nan."""
-SECONDS = [column for column in ROUND_COLUMNS if column.startswith("seconds_")]
-OF_ROUNDS = ["emitted", "accepted", "drafted", "drafting", "rounds", "stalls"]
+OF_ROUNDS = ["emitted", "accepted", "drafted", "drafting_rounds", "rounds", "stalls"]
 """Further columns of texts: sums over their rounds."""
 SPEEDS = ["decoded", "seconds_decode", "decoded_base", "seconds_decode_base"]
 """Columns of pairs: tokens and seconds of both."""
@@ -163,7 +163,7 @@ class Summary:
         found["scoring"] = found[SECONDS[1:]].sum(axis=1)
         of_prompt = ~found.text.duplicated() & (found.drafted == 0) & (found.seconds == 0)
         found = found[~of_prompt].reset_index(drop=True)
-        found["drafting"] = found.drafted > 0
+        found["drafting_rounds"] = found.drafted > 0
         found["stalls"] = found.seconds > STALL * found.groupby("entry").seconds.transform("median")
         return found.assign(rounds=1)
 
@@ -296,10 +296,7 @@ def _ratios(total: dict[str, float], *, reported: bool) -> dict[str, Any]:
         "tokens": int(total["tokens"]),
         "tokens_per_second": _ratio(total["decoded"], total["seconds_decode"]),
         "tokens_per_round": _ratio(*(total[name] for name in per_round)),
-        "mean_accepted": _ratio(total["accepted"], total["rounds"]),
-        "accepted_per_draft": _ratio(total["accepted"], total["drafting"]),
-        "acceptance_rate": _ratio(total["accepted"], total["drafted"]),
-        "coverage": _ratio(total["drafting"], total["rounds"]),
+        **{name: _ratio(total[part], total[whole]) for name, (part, whole) in RATIOS.items() if part in total},
         "joules_per_token": _ratio(total["joules"], total["metered"]),
         "repeated_8grams": 1 - total["different"] / total["grams"] if total["grams"] else 0.0,
         "degenerate": int(total["looping"]),
@@ -323,7 +320,7 @@ def _distributions(rounds: pd.DataFrame | None) -> dict[str, Any]:
     """How many tokens rounds emitted, and how deep drafts went and were accepted."""
     if rounds is None:
         return {"acceptance_per_position": [], "drafted_per_position": [], "rounds_by_tokens": {}}
-    drafting = rounds[rounds.drafting]
+    drafting = rounds[rounds.drafting_rounds]
     deepest = int(drafting.depth.max()) if len(drafting) else 0
     emitted, counts = np.unique(rounds.emitted.astype(int), return_counts=True)
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, astuple, dataclass
 
-from paceline.engine.account import Totals
+from paceline.engine.counters import Totals
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Tally:
 
         speed_up = 1 + coverage * accepted_per_draft
 
-    In the engine's words (`paceline.engine.account`) steps are rounds, proposed tokens are drafted ones, and the
+    In the engine's words (`paceline.engine.counters`) steps are rounds, proposed tokens are drafted ones, and the
     speed-up is the tokens per round.
     """
 

@@ -153,27 +153,3 @@ ADVERSARIES: dict[str, Callable[[Recording], Drafter]] = {
     SAMPLED: lambda plain: SelfDraft(plain.target),
 }
 """The name in reports -> the drafter against a text of plain decoding."""
-
-
-class Counted:
-    """A drafter that counts its open states. It is named as the inner one where that fails."""
-
-    def __init__(self, inner: Drafter) -> None:
-        self._inner = inner
-        self.open_states = 0
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return type(self._inner)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def open(self, context: Context) -> Any:
-        state = self._inner.open(context)
-        self.open_states += 1
-        return state
-
-    def close(self, state: Any) -> None:
-        self._inner.close(state)
-        self.open_states -= 1

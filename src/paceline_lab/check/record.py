@@ -10,7 +10,6 @@ every row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,15 +20,17 @@ from numpy.typing import NDArray
 from transformers.generation import logits_process as theirs
 
 from paceline.context import Finish, Ints
-from paceline.drafters import Plain, Seen
+from paceline.drafters import Plain
 from paceline.engine.follow import Flip
 from paceline.engine.loop import Session
+from paceline.engine.observe import Observed, Observer
 from paceline.engine.serial import run
 from paceline.law import KeyedDice, Law, Sampling
 from paceline.planning.fixed import Fixed
 from paceline.targets.base import Rows, Target
 from paceline.targets.hf.target import HFTarget
 from paceline.testing.evidence import teacher_forced
+from paceline.tree import ROOT
 from paceline_lab.check.cases import Setting
 
 TOLERANCE = 1e-6
@@ -39,16 +40,6 @@ ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2, torch
 
 INTEGERS = 0.2
 """The same share where activations are integers: the last bit of a float may turn one of them into the next."""
-
-
-class _Recorder(Plain):
-    """Plain decoding that keeps the row every token was chosen from."""
-
-    def __init__(self) -> None:
-        self.rows: list[torch.Tensor] = []
-
-    def observe(self, seen: Sequence[Seen]) -> None:
-        self.rows += [scores.row(-1).clone() for _, verdict, scores in seen if verdict.tokens]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +83,19 @@ class Recording:
         return [Flip(index, ours, plains) for index, (ours, plains) in pairs if ours != plains]
 
 
-def record(setting: Setting, target: Target, rows: Rows) -> Recording:
+def record(setting: Setting, target: Target, rows: Rows, witness: Observer | None = None) -> Recording:
     """Decode plainly and keep everything that later comparisons need."""
-    context, drafter = setting.context(), _Recorder()
-    session = Session(context, target, rows, drafter, Fixed(0), top_logprobs=0, checked=True)
+    context, narrow = setting.context(), list[torch.Tensor]()
+
+    def note(seen: Observed) -> None:
+        narrow.append(seen.scores.row(ROOT).clone())
+        if witness is not None:
+            witness(seen)
+
+    session = Session(context, target, rows, Plain(), Fixed(0), top_logprobs=0, checked=True, observer=note)
     logprobs = [e.logprobs.logprob for e in run(session) if e.logprobs is not None]
     assert context.finish is not None, "a session runs until its sequence ends"
-    return Recording(setting, target, context.tokens.copy(), context.finish, logprobs, drafter.rows)
+    return Recording(setting, target, context.tokens.copy(), context.finish, logprobs, narrow)
 
 
 def row_faults(recording: Recording) -> tuple[str, ...]:

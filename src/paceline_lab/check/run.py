@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+
+import torch
 
 from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
@@ -23,10 +24,11 @@ from paceline.drafters.spec import BUILT_IN
 from paceline.engine.serial import run
 from paceline.planning.base import Planner
 from paceline.targets.base import Rows, Target
-from paceline.testing.evidence import ALARM, Evidence, law_evidence, p_value
+from paceline.testing.counted import Counted
+from paceline.testing.evidence import ALARM, WIDE, Evidence, law_evidence, p_value
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
-from paceline_lab.check.adversaries import ADVERSARIES, SAMPLED, Counted
+from paceline_lab.check.adversaries import ADVERSARIES, SAMPLED
 from paceline_lab.check.bits import RowWitness
 from paceline_lab.check.cases import NO_DRAFT, PILOTS, Case, Setting, aimed, cases, planner_of, settings
 from paceline_lab.check.record import Recording, law_faults, record, row_faults
@@ -104,20 +106,11 @@ class Checker:
         self._pooled: dict[tuple[str, str], list[Evidence]] = {}
         self._rescorer = Rescorer(self.target)
         self._rows: Rows = self.target.open(ROOM)
+        self._witness = RowWitness() if self.target.exact else None
         self.report = Report(self.target.name, self.target.dtype_name, self.target.fingerprint(), tuple(self.batches))
 
     def run(self) -> Report:
         """All cases, some settings at a time. A method that cannot draft for this target is refused first: no bug."""
-        if not self.target.exact:
-            return self._run()
-        witness = RowWitness()
-        with witness.watching(self.target):
-            report = self._run()
-        report.faults += witness.faults()
-        report.same_bits = witness.again
-        return report
-
-    def _run(self) -> Report:
         started = time.perf_counter()
         for method in self._proper:
             self._made(method).dispose()
@@ -139,6 +132,9 @@ class Checker:
                     count = len(self.report.results)
                     self.progress(result.case.name, count, count * (done + len(coming)) // done)
         self._judge_pooled()
+        if self._witness is not None:
+            self.report.faults += self._witness.faults()
+            self.report.same_bits = self._witness.again
         order = [ROWS, LAW, *self.methods]
         self.report.results.sort(key=lambda result: order.index(result.case.method))
         self.report.close()
@@ -147,7 +143,10 @@ class Checker:
 
     def _plain(self, setting: Setting) -> Recording:
         """Plain decoding's text, its rows and law compared with transformers', and the control."""
-        recording = record(setting, self.target, self._rows)
+        recording = record(setting, self.target, self._rows, self._witness)
+        if self._witness is not None:
+            texts = [recording.tokens[:index] for index in range(recording.start, len(recording.tokens))]
+            self._witness.note(texts, torch.stack(recording.wide), beside=WIDE - 1)
         self.report.control_flips += len(recording.control())
         self.report.control_tokens += len(recording.emitted)
         for name, faults in ((ROWS, row_faults(recording)), (LAW, law_faults(recording))):
@@ -166,7 +165,7 @@ class Checker:
 
     def _in_batches(self, recordings: Sequence[Recording], size: int) -> Iterator[CaseResult]:
         """The cases of several settings mixed. Those of a method share its drafter and planners, as a server does."""
-        shared: dict[str, Any] = {method: Counted(self._made(method)) for method in self._proper}
+        shared = {method: Counted(self._made(method)) for method in self._proper}
         planners: dict[tuple[str, str], Planner] = {}
         walks = []
         for recording in recordings:
@@ -174,7 +173,7 @@ class Checker:
                 drafter: Drafter = shared.get(case.method) or ADVERSARIES[case.method](recording)
                 planner = planners.get((case.method, case.planner)) or planner_of(case.planner, drafter, self.target)
                 planners[case.method, case.planner] = planner
-                walks.append(FollowedCase(case, recording, drafter, planner))
+                walks.append(FollowedCase(case, recording, drafter, planner, self._witness))
         yield from together(walks, size, self.target, self._rescorer, self.seed)
         for method, counted in shared.items():
             if counted.open_states:
@@ -187,7 +186,8 @@ class Checker:
             with self._drafter(case.method, recording) as drafter:
                 if not case.followed:
                     return self._test_law(case, drafter)
-                walk = FollowedCase(case, recording, drafter, planner_of(case.planner, drafter, self.target))
+                planner = planner_of(case.planner, drafter, self.target)
+                walk = FollowedCase(case, recording, drafter, planner, self._witness)
                 for emission in run(walk.start(self._rows)):
                     walk.handed.append(emission.token)
                 return walk.result(self._rescorer)
@@ -228,7 +228,7 @@ class Checker:
 
     def _evidence(self, case: Case, drafter: Drafter, sample: int) -> Iterator[Evidence]:
         planner = planner_of(case.planner, drafter, self.target)
-        return law_evidence(case.setting.context(sample), self.target, drafter, planner, self._rows)
+        return law_evidence(case.setting.context(sample), self.target, drafter, planner, self._rows, self._witness)
 
     def _judge_pooled(self) -> None:
         """Evidence of all settings together shows a small bias that no single text betrays."""

@@ -6,11 +6,13 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from paceline.drafters import Drafter
 from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice, Overrun
 from paceline.engine.loop import Session
+from paceline.engine.observe import Observer
 from paceline.errors import DefectError
 from paceline.law import KeyedDice
 from paceline.planning.base import Planner
@@ -37,13 +39,13 @@ class FollowedCase:
     recording: Recording
     drafter: Drafter
     planner: Planner
+    witness: Observer | None = None
 
     def start(self, rows: Rows) -> Session:
         context, target, rule = self.case.setting.context(), self.recording.target, self.case.rule
         self.dice = FollowingDice(KeyedDice(context.noise), self.recording.tokens)
-        self.session = Session(
-            context, target, rows, self.drafter, self.planner, rule, dice=self.dice, top_logprobs=0, checked=True
-        )
+        how: dict[str, Any] = {"dice": self.dice, "top_logprobs": 0, "checked": True, "observer": self.witness}
+        self.session = Session(context, target, rows, self.drafter, self.planner, rule, **how)
         self.handed: list[int] = []
         """The tokens that the driver handed out."""
         return self.session

@@ -29,7 +29,7 @@ from paceline.drafters.mirror.drafter import Mirror
 from paceline.drafters.mirror.messages import Ahead, Go, Kind, Window
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.worker import facts_of
-from paceline.engine.account import Totals
+from paceline.engine.counters import Totals
 from paceline.errors import InputError
 from paceline.law import Outlook, Sampling
 from paceline.targets.base import Request, Rows, Target, Want
@@ -320,9 +320,9 @@ class Trial:
             begun.close()
             for each in (mirror, assistant):
                 each.dispose()
-        whole = Totals.joined(runs["together"])
+        whole = sum(runs["together"], Totals())
         parts = joined(measured, judged=median(judged))
-        anew = whole.drafts_anew / max(1, whole.drafting_rounds)
+        anew = whole.counts["drafts_anew"] / max(1, whole.drafting_rounds)
         seconds = {name: median(one.seconds / one.rounds for one in found) for name, found in runs.items()}
         return Cell(
             draft,
@@ -331,7 +331,7 @@ class Trial:
             parts,
             anew,
             whole.tokens_per_round,
-            Totals.joined(runs["turns"]).tokens_per_round,
+            sum(runs["turns"], Totals()).tokens_per_round,
             Pair(parts.step(levels, anew, self.anew), seconds["together"]),
             Pair(_middle(alone) + median(judged), seconds["turns"]),
             Pair(_middle(wide) + median(judged), seconds["everywhere"]),
@@ -387,7 +387,7 @@ class Trial:
                 ignore_eos=True,
             )
             found.append(written.totals)
-        return Totals.joined(found)
+        return sum(found, Totals())
 
 
 def _middle(pairs: Sequence[tuple[float, float]]) -> float:

@@ -18,7 +18,7 @@ from paceline.verify import Kind
 
 if TYPE_CHECKING:
     from paceline.api.piece import Piece
-    from paceline.engine.account import Totals
+    from paceline.engine.counters import Totals
 
 STYLE = Path(__file__).with_name("page.css")
 COLORS = 5

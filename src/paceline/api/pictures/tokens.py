@@ -18,7 +18,7 @@ from paceline.verify import Kind
 
 if TYPE_CHECKING:
     from paceline.api.piece import Piece
-    from paceline.engine.account import Totals
+    from paceline.engine.counters import Totals
 
 JOINERS = frozenset("\u200c\u200d")
 """Characters that shape what stands on both sides of them: their neighbours belong into one cell."""

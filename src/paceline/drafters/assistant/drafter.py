@@ -8,7 +8,7 @@ sampled and their law goes with them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,9 +18,18 @@ from paceline.context import Context
 from paceline.drafters.assistant.growth import DraftShape, Growth
 from paceline.drafters.assistant.model import DraftModel, Loaded
 from paceline.drafters.assistant.noisy import NoisyGrowth
-from paceline.drafters.assistant.state import AssistantState, Foreign, ForeignState, SharedState
+from paceline.drafters.assistant.state import (
+    BYTES_TRANSLATED,
+    DRAFT_FORWARDS,
+    DRAFT_TOKENS,
+    ROWS_ROLLED_BACK,
+    AssistantState,
+    Foreign,
+    ForeignState,
+    SharedState,
+)
 from paceline.drafters.assistant.translated import Translated
-from paceline.drafters.base import NO_WORK, Ask, Budget, Drafter, Seen, Work
+from paceline.drafters.base import Ask, Budget, Drafter, Seen
 from paceline.drafters.noise import SharedNoise, wants_noise
 from paceline.errors import InputError
 from paceline.law import Outlook
@@ -53,6 +62,7 @@ class Assistant(Drafter):
     source = "speculative decoding (Leviathan 2022, Chen 2023); public noise after Daliri 2024"
 
     skips = True
+    counters = (DRAFT_FORWARDS, DRAFT_TOKENS, ROWS_ROLLED_BACK, BYTES_TRANSLATED)
     unfit = "a draft model that takes more than a small part of the target's time, or predicts other words"
     requires = "a draft model, best with the target's tokenizer: model=NAME or --draft-model NAME"
 
@@ -155,9 +165,8 @@ class Assistant(Drafter):
     def close(self, state: AssistantState) -> None:
         self._rows.give(state.rows)
 
-    def work(self, state: AssistantState) -> Work:
-        work, state.work = state.work, NO_WORK
-        return work
+    def counts(self, state: AssistantState) -> Mapping[str, float]:
+        return state.tally.take()
 
     def observe(self, seen: Sequence[Seen]) -> None:
         """While the target reads prompts, piece by piece and of several texts together, so does the draft model."""

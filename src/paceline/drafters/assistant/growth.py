@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.assistant.state import NO_ROWS, AssistantState
+from paceline.drafters.assistant.state import DRAFT_FORWARDS, DRAFT_TOKENS, NO_ROWS, AssistantState
 from paceline.drafters.noise import SharedNoise, foremost, hides_noise
 from paceline.law import Distribution
 from paceline.targets.base import Request
@@ -119,7 +119,7 @@ class Growth:
     def follow(self, drafted: Drafted) -> None:
         """Be the draft that `chain` became."""
         reading, count = self._reading, len(drafted.tokens)
-        reading.work = reading.work.plus(forwards=drafted.forwards)
+        reading.tally.add(DRAFT_FORWARDS, drafted.forwards)
         reading.parents = np.arange(-1, count - 2) if count > 1 else NO_ROWS
         self._tokens, self._scores, self._parents = drafted.tokens, drafted.scores, list(range(-1, count - 1))
         self._frontier = []
@@ -131,7 +131,7 @@ class Growth:
     def grow(self, scores: Scores) -> None:
         """Add the next level below the rows of `request`."""
         reading, first = self._reading, len(self._reading.parents)
-        reading.work = reading.work.plus(forwards=1)
+        reading.tally.add(DRAFT_FORWARDS)
         if self._level == 0:
             reading.read(len(scores.tokens))
             self.add(scores.logits[-1:])
@@ -188,6 +188,6 @@ class Growth:
 
     def tree(self, source: str) -> DraftTree:
         """The draft, cut to its nodes: sampled children in the order they were drawn, others by their probability."""
-        self._reading.work = self._reading.work.plus(tokens=len(self._tokens))
+        self._reading.tally.add(DRAFT_TOKENS, len(self._tokens))
         tree = DraftTree.build(self._tokens, self._parents, source=source, scores=self._scores, drawn=self._drawn)
         return tree.head(self._nodes) if self._sampled else tree.top(self._nodes)

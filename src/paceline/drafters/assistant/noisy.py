@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.assistant.growth import DraftShape
-from paceline.drafters.assistant.state import ForeignState
+from paceline.drafters.assistant.state import BYTES_TRANSLATED, DRAFT_FORWARDS, DRAFT_TOKENS, ForeignState
 from paceline.drafters.noise import foremost
 from paceline.law import Distribution, Outlook, Sampling
 from paceline.targets.base import Request
@@ -131,7 +131,7 @@ class NoisyGrowth:
     def grow(self, scores: Scores) -> None:
         """Choose tokens of the target as far as the scored rows lead."""
         reading = self._reading
-        reading.work = reading.work.plus(forwards=1)
+        reading.tally.add(DRAFT_FORWARDS)
         if not self._begun:
             self._begun = True
             reading.read(len(scores.tokens))
@@ -215,6 +215,7 @@ class NoisyGrowth:
 
     def tree(self, source: str) -> DraftTree:
         reading = self._reading
-        reading.work = reading.work.plus(tokens=self._drafted, bytes=self._bytes)
+        reading.tally.add(DRAFT_TOKENS, self._drafted)
+        reading.tally.add(BYTES_TRANSLATED, self._bytes)
         tree = DraftTree.build(self._tokens, self._parents, source=source, scores=self._scores)
         return tree.top(self._nodes)

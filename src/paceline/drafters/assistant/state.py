@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.base import NO_WORK, Work
+from paceline.drafters.counters import Counter, Tally
 from paceline.law import Distribution, Outlook, Sampling
 from paceline.targets.base import Rows
 from paceline.translate import LATTICE, WINDOW, Bridge, Follower, Habit, Strategy
@@ -24,6 +24,15 @@ from paceline.tree import Ints
 
 if TYPE_CHECKING:
     import torch
+
+DRAFT_FORWARDS = Counter("draft_forwards", "forwards of draft models")
+DRAFT_TOKENS = Counter(
+    "draft_tokens", "tokens that draft models drafted, in their own vocabulary, also those that were not sent"
+)
+ROWS_ROLLED_BACK = Counter(
+    "rows_rolled_back", "rows of the text that were dropped: new bytes changed the tokens of another tokenizer"
+)
+BYTES_TRANSLATED = Counter("bytes_translated", "drafted bytes that became tokens of the target")
 
 NO_ROWS: Ints = np.empty(0, np.int64)
 TRUSTED = 32
@@ -41,8 +50,7 @@ class AssistantState:
     """The number of ids of the target, if it is known."""
     parents: Ints = field(default_factory=lambda: NO_ROWS)
     """Parents of the tentative rows, which are those of the last draft."""
-    work: Work = NO_WORK
-    """What drafting took since it was last recorded."""
+    tally: Tally = field(default_factory=Tally)
 
     @property
     def length(self) -> int:
@@ -56,7 +64,7 @@ class AssistantState:
     def branched(self, context: Context, rows: Rows) -> AssistantState:
         """The same for a text that may become of this one; ``rows`` are a copy of its committed ones."""
         other = copy(self)
-        other.context, other.rows, other.parents, other.work = context, rows, NO_ROWS, NO_WORK
+        other.context, other.rows, other.parents, other.tally = context, rows, NO_ROWS, Tally()
         return other
 
     def catch_up(self) -> None:
@@ -158,7 +166,7 @@ class ForeignState(AssistantState):
         committed = self.rows.committed
         stays = max(0, min(kept, self.length - 1, committed))
         if stays < committed:
-            self.work = self.work.plus(rolled_back=committed - self.rows.rewind(stays))
+            self.tally.add(ROWS_ROLLED_BACK, committed - self.rows.rewind(stays))
             self.parents = NO_ROWS
         super().catch_up()
 

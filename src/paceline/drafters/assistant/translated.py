@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.drafters.assistant.growth import DraftShape, Growth
-from paceline.drafters.assistant.state import ForeignState
+from paceline.drafters.assistant.state import BYTES_TRANSLATED, DRAFT_TOKENS, ForeignState
 from paceline.translate import CONTEXT, LATTICE, Draft, Lattice
 from paceline.tree import EMPTY, DraftTree, merge
 
@@ -23,7 +23,8 @@ class Translated(Growth):
         state = self._state
         inner = {*self._parents}
         drafts = [self._draft(leaf) for leaf in range(len(self._tokens)) if leaf not in inner]
-        state.work = state.work.plus(tokens=len(self._tokens), bytes=sum(len(draft.data) for draft in drafts))
+        state.tally.add(DRAFT_TOKENS, len(self._tokens))
+        state.tally.add(BYTES_TRANSLATED, sum(len(draft.data) for draft in drafts))
         trees = [self._translated(draft, source) for draft in drafts if draft.data or draft.ends]
         tree = EMPTY if not trees else trees[0] if len(trees) == 1 else merge(trees)
         return tree.top(self._nodes)

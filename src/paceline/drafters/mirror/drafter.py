@@ -14,9 +14,9 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +27,9 @@ from paceline.drafters.asking import failure
 from paceline.drafters.assistant.drafter import Model
 from paceline.drafters.assistant.growth import DraftShape
 from paceline.drafters.assistant.model import DraftModel
-from paceline.drafters.base import NO_WORK, Ask, Drafter, Seen, Work
+from paceline.drafters.assistant.state import DRAFT_FORWARDS, DRAFT_TOKENS
+from paceline.drafters.base import Ask, Drafter, Seen
+from paceline.drafters.counters import Counter, Tally
 from paceline.drafters.mirror.messages import Ahead, Go, Kind, Said, Window
 from paceline.drafters.mirror.place import Place, spot
 from paceline.drafters.mirror.process import KEPT, DraftProcess, Lost
@@ -56,6 +58,20 @@ NARROWER = ((64, 1), (32, 2), (16, 4))
 OFTEN = 3
 """How often a drafter begins its draft model's process again."""
 
+LEVELS_AHEAD = Counter(
+    "levels_ahead", "levels of drafts that were there before the target had decided what they follow"
+)
+DRAFTS_ANEW = Counter("drafts_anew", "drafts that began only then: none was begun ahead for that decision")
+BYTES_EXCHANGED = Counter("bytes_exchanged", "bytes to and from the process of the draft model")
+ROUNDS_FORESEEN = Counter(
+    "rounds_foreseen", "rounds during which tokens were foreseen and drafts behind them were made"
+)
+OVERLAP_MASS = Counter(
+    "overlap_mass",
+    "the target's probability of these tokens where the round ended, without the noise; over rounds_foreseen a mean",
+    zero=0.0,
+)
+
 
 @dataclass(eq=False)
 class MirrorState:
@@ -82,7 +98,7 @@ class MirrorState:
     """The outcomes of that forward that are drafted behind."""
     drafts: bool = False
     """Whether a draft was asked for in this round. Else the draft model rests, and the target has all cores."""
-    work: Work = NO_WORK
+    tally: Tally = field(default_factory=Tally)
 
 
 class Mirror(Drafter):
@@ -92,6 +108,10 @@ class Mirror(Drafter):
     summary = "a draft model in a process of its own drafts the next window while the target checks the last one"
     source = "Mirror-SD (Bhendawade 2025)"
     skips = True
+    counters = (
+        *(DRAFT_FORWARDS, DRAFT_TOKENS),
+        *(LEVELS_AHEAD, DRAFTS_ANEW, BYTES_EXCHANGED, ROUNDS_FORESEEN, OVERLAP_MASS),
+    )
     requires = (
         "a draft model, best with the target's tokenizer, by name or folder, and a core or device to spare for it"
     )
@@ -234,7 +254,7 @@ class Mirror(Drafter):
         if state.process is not None:
             state.process.forget(state.number)
 
-    def work(self, state: MirrorState) -> Work:
+    def counts(self, state: MirrorState) -> Mapping[str, float]:
         """It is asked for each text by itself, so here a text learns that it has no more drafts."""
         if state.process is None:
             self._join(state)
@@ -243,8 +263,7 @@ class Mirror(Drafter):
         elif not state.drafts:
             state.process.rest(state.number)
         state.drafts = False  # until one is asked for again
-        work, state.work = state.work, NO_WORK
-        return work
+        return state.tally.take()
 
     def on_early(self, state: MirrorState, tree: DraftTree, logits: torch.Tensor) -> None:
         """The window of the text as it is was taken, or is not wanted: what follows now are those behind the draft."""
@@ -271,7 +290,8 @@ class Mirror(Drafter):
         for state, verdict, scores in seen:  # only now: the draft model is at work
             foreseen, state.foreseen = state.foreseen, None
             if foreseen is not None and verdict.accepted < len(verdict.tokens):
-                state.work = state.work.plus(foreseen=1, overlap=_overlap(state, verdict, scores, foreseen))
+                state.tally.add(ROUNDS_FORESEEN)
+                state.tally.add(OVERLAP_MASS, _overlap(state, verdict, scores, foreseen))
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """A window is waited for as long as the target would take to write its tokens: longer is never worth it."""
@@ -308,19 +328,17 @@ class Mirror(Drafter):
     def _window(self, state: MirrorState, until: float = 0.0) -> Window | None:
         """The window that is awaited, if it is there by then."""
         read = partial(Window.of, size=self._size, most=self.nodes, source=self.name)
-        with suppress(Lost):  # `work` says so
+        with suppress(Lost):  # `counts` says so
             if state.process is not None and (
                 found := state.process.window(state.number, state.owed, read, asked=state.asked, until=until)
             ):
                 window, size = found
                 state.owed = 0
-                state.work = state.work.plus(
-                    forwards=window.forwards,
-                    tokens=window.drafted,
-                    ahead=max(window.ready, 0),
-                    anew=window.ready < 0,
-                    exchanged=size,
-                )
+                state.tally.add(DRAFT_FORWARDS, window.forwards)
+                state.tally.add(DRAFT_TOKENS, window.drafted)
+                state.tally.add(LEVELS_AHEAD, max(window.ready, 0))
+                state.tally.add(DRAFTS_ANEW, window.ready < 0)
+                state.tally.add(BYTES_EXCHANGED, size)
                 return window
         return None
 
@@ -338,9 +356,9 @@ class Mirror(Drafter):
     def _tell(self, state: MirrorState, kind: Kind, said: Said) -> None:
         if state.process is None:
             return
-        with suppress(Lost):  # `work` says so
+        with suppress(Lost):  # `counts` says so
             size = state.process.tell(kind, state.number, len(state.context), said)
-            state.work = state.work.plus(exchanged=size)
+            state.tally.add(BYTES_EXCHANGED, size)
 
 
 def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Outcomes) -> float:

@@ -15,7 +15,7 @@ from paceline.api.drafters import Drafters
 from paceline.api.settings import Settings
 from paceline.drafters import Drafter
 from paceline.drafters.assistant import DraftModel
-from paceline.engine.account import Totals
+from paceline.engine.counters import Totals
 from paceline.errors import InputError
 from paceline.integrations.transformers.inputs import paddings, refuse, refuse_companions, withheld_by_generate
 from paceline.integrations.transformers.output import Columns, record, sequences

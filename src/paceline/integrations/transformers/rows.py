@@ -13,8 +13,8 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from paceline.context import Context, Ending, Ints
 from paceline.drafters import Drafter
-from paceline.engine.account import Totals
 from paceline.engine.batch import Batch
+from paceline.engine.counters import SECONDS, Totals
 from paceline.engine.loop import Session
 from paceline.errors import called
 from paceline.integrations.transformers.processors import BatchRow, RowProcessor, SplitProcessors, own_copies
@@ -180,5 +180,4 @@ def _totals(sessions: Sequence[Session], seconds: float) -> Totals:
     sums over rows only say how they are shared among the phases."""
     lived = Totals.of([r for s in sessions for r in s.rounds], sum(s.seconds_prefill for s in sessions))
     share = seconds / (lived.seconds_prefill + lived.seconds)
-    phases = ("prefill", "draft", "score", "read", "judge")
-    return replace(lived, **{f"seconds_{phase}": share * getattr(lived, f"seconds_{phase}") for phase in phases})
+    return replace(lived, **{name: share * getattr(lived, name) for name in ("seconds_prefill", *SECONDS)})

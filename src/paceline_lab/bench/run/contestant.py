@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from paceline.context import Ints
-from paceline.engine.account import Round
+from paceline.engine.counters import Round
 from paceline.errors import Unavailable
 from paceline.law import Sampling
 from paceline_lab.bench.race import Clock, Contestant

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.engine.account import Round, Totals
+from paceline.engine.counters import SECONDS, Round, Totals
 from paceline.vocabulary import Detokenizer, Vocabulary
 from paceline_lab.bench.race import Lap
 from paceline_lab.bench.run.contestant import Job, TextContestant, Work, Written, cut
@@ -154,7 +154,8 @@ def pieces_of(vocabulary: Vocabulary | None) -> Spell:
 
 
 def _timeless(one: Round) -> Round:
-    return replace(one, seconds_draft=0.0, seconds_score=0.0, seconds_read=0.0, seconds_judge=0.0)
+    still: dict[str, Any] = dict.fromkeys(SECONDS, 0.0)
+    return replace(one, **still)
 
 
 def _rounded(value: Any) -> Any:

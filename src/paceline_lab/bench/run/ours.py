@@ -7,7 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter, make_drafter
@@ -16,16 +17,19 @@ from paceline.drafters.assistant import DraftModel
 from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice
 from paceline.engine.loop import Session
+from paceline.engine.observe import Observed
 from paceline.engine.serial import run
 from paceline.errors import InputError
 from paceline.law import KeyedDice
-from paceline.planning.base import Planner
 from paceline.planning.specs import DEFAULT, make_planner
 from paceline.targets.base import Target
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, TextContestant, Work, Written
+
+Watch: TypeAlias = Callable[[str, Observed], None]
+"""An observer of all texts of a run, called with the name of the entry and one of its rounds."""
 
 
 @dataclass(kw_only=True)
@@ -39,8 +43,7 @@ class Drafting:
     rule: Rule = Rule.COUPLED
     warm: bool = False
     """Drafters keep what they learnt from prompt to prompt."""
-    planned: Callable[[str, Planner], Planner] = lambda name, planner: planner
-    """What stands in for the planner of an entry, which may look on."""
+    watch: Watch | None = None
     make: Callable[[str, DraftModel | None], Drafter] = field(
         default=lambda spec, model: make_drafter(spec, model, must_use=False)
     )
@@ -72,7 +75,7 @@ class Ours(TextContestant):
         fit(self._drafter, self.target, self._how.vocabulary)
         if old is not None:
             old.dispose()
-        self._planner = self._how.planned(self.name, make_planner(self._planned, self.drafter, self.target))
+        self._planner = make_planner(self._planned, self.drafter, self.target)
 
     @property
     def _planned(self) -> str:
@@ -103,7 +106,9 @@ class Ours(TextContestant):
         ending = Ending(max_new_tokens=job.max_new_tokens, eos=job.eos, context_length=limit)
         context = Context(job.prompt, job.sampling, ending)
         dice = None if job.script is None else FollowingDice(KeyedDice(context.noise), job.script)
-        return Session.on_new_rows(context, self.target, self.drafter, self._planner, rule=self._how.rule, dice=dice)
+        watch = None if self._how.watch is None else partial(self._how.watch, self.name)
+        how: dict[str, Any] = {"rule": self._how.rule, "dice": dice, "observer": watch}
+        return Session.on_new_rows(context, self.target, self.drafter, self._planner, **how)
 
     def write(self, job: Job, clock: Clock) -> Written:
         started = clock()

@@ -3,10 +3,11 @@ that one contestant wrote."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Annotated, Any, Required, TypedDict
 
+from paceline.engine.counters import Round
 from paceline.errors import InputError
 from paceline.files.shape import Amount, Bounds, Count, LogProbability, shaped
 
@@ -28,12 +29,9 @@ class TextVerdict(StrEnum):
     """It need not be equal: sampled with other random numbers."""
 
 
-ROUND_COLUMNS = (
-    *("position", "drafted", "depth", "accepted", "refused", "emitted"),
-    *("seconds_draft", "seconds_score", "seconds_read", "seconds_judge"),
-    *("proposed", "rows"),
-)
-"""``drafted`` counts what was sent, ``proposed`` what there was."""
+NO_COLUMNS = ("why", "prefill", "unasked", "counts")
+"""Fields of a `Round` that are not recorded."""
+ROUND_COLUMNS = tuple(f.name for f in fields(Round) if f.name not in NO_COLUMNS)
 EXPECTED = {f"expected_{name}": name for name in ("tokens", "seconds", "seconds_plain", "rate")}
 """What the planner expected of the round, by the names that it has there; absent where none of a text's rounds says,
 and 0 of a round that does not."""

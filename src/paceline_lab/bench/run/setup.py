@@ -20,7 +20,6 @@ from paceline.drafters.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.files import claimed
 from paceline.law import Sampling
-from paceline.planning.base import Planner
 from paceline.planning.specs import make_planner
 from paceline.targets.base import Target
 from paceline.targets.pocket.names import MARK
@@ -37,7 +36,7 @@ from paceline_lab.bench.run.directory import begin, check_place
 from paceline_lab.bench.run.emulation import replay, stopped
 from paceline_lab.bench.run.judge import Judge
 from paceline_lab.bench.run.keeping import pieces_of
-from paceline_lab.bench.run.ours import Drafting, Ours, parted, planner_of
+from paceline_lab.bench.run.ours import Drafting, Ours, Watch, parted, planner_of
 from paceline_lab.bench.run.protocol import Conditions, Referee
 from paceline_lab.bench.run.record import About
 from paceline_lab.bench.suites import Workload, encode, open_suite
@@ -140,11 +139,11 @@ def opened(
     data: Path | None = None,
     energy: str | None = "none",
     watts: float | None = None,
-    planned: Callable[[str, Planner], Planner] = lambda name, planner: planner,
+    watch: Watch | None = None,
     progress: Progress = silent,
 ) -> Iterator[Referee]:
-    """Everything that a run needs; ``sit`` then writes it. Child processes are given back in the end. ``planned`` is of
-    `Drafting`, ``energy`` the name of a meter, or None for the first that works here."""
+    """Everything that a run needs; ``sit`` then writes it. Child processes are given back in the end. ``watch`` is
+    called after each round, ``energy`` is the name of a meter, or None for the first that works here."""
     options.check()
     workload = open_suite(options.suite, data=data, languages=options.langs, tasks=options.tasks, limit=options.limit)
     check_place(out, workload.prompts)
@@ -164,7 +163,7 @@ def opened(
         planner=options.planner_spec,
         rule=Rule(options.rule),
         warm=options.warm,
-        planned=planned,
+        watch=watch,
     )
     with ExitStack() as leaving:
         contestants: list[TextContestant] = [Ours(method, target, how) for method in options.methods]

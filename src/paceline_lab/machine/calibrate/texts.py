@@ -28,11 +28,10 @@ import numpy as np
 
 from paceline.context import Ints
 from paceline.drafters.base import Drafter
+from paceline.engine.observe import Observed
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.planning.acceptance import Point, Spot
-from paceline.planning.base import Outcome
-from paceline.planning.fixed import Fixed
 from paceline.targets.base import Target
 from paceline.tree import DraftTree, ancestors
 from paceline.vocabulary import Vocabulary
@@ -140,20 +139,20 @@ def places(tree: DraftTree) -> Ints:
     return found
 
 
-class Walk(Fixed):
-    """One text with drafts of one size: its planner, which remembers what became of the drafts."""
+class Walk:
+    """One text with drafts of one size, and what became of the drafts."""
 
-    def __init__(self, nodes: int, prompt: Ints, advance: Callable[[], None]) -> None:
-        super().__init__(nodes)
+    def __init__(self, prompt: Ints, advance: Callable[[], None]) -> None:
         self.tokens, self.prompt, self._advance = prompt, prompt, advance
         self.trails: list[Trail] = []
         self.seconds_draft = 0.0
 
-    def review(self, outcomes: Sequence[Outcome]) -> None:
-        for outcome in outcomes:
-            self.trails.append(Trail.of(outcome.sent, outcome.tokens))
-            self.seconds_draft += outcome.seconds_draft
-        self._advance()
+    def note(self, seen: Observed) -> None:
+        """A round of it."""
+        if not seen.round.prefill:
+            self.trails.append(Trail.of(seen.draft, seen.verdict.tokens))
+            self.seconds_draft += seen.round.seconds_draft
+            self._advance()
 
     @property
     def emitted(self) -> int:
@@ -197,11 +196,14 @@ class Course:
     def _one(
         self, prompt: Ints, nodes: int, length: int, *, until: float | None = None, script: Ints | None = None
     ) -> Walk:
-        walk, eos = Walk(nodes, prompt, self.advance), self.target.eos
+        walk, eos = Walk(prompt, self.advance), self.target.eos
         if not self.drafter.keeps:
             self.drafter.reset()
         how = Drafting(
-            vocabulary=self.vocabulary, planner="fixed:0", make=lambda *_: self.drafter, planned=lambda *_: walk
+            vocabulary=self.vocabulary,
+            planner=f"fixed:{nodes}",
+            make=lambda *_: self.drafter,
+            watch=lambda _, seen: walk.note(seen),
         )
         ours = Ours(self.drafter.spec or self.drafter.name, self.target, how)
         job = Job(prompt=prompt, sampling=self.sampling, max_new_tokens=length, eos=eos, script=script, until=until)
