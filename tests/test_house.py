@@ -18,6 +18,8 @@ import pytest
 
 import paceline
 import paceline.bench
+from paceline.law import Sampling
+from paceline.law.table import table
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "paceline"
@@ -513,3 +515,61 @@ def test_a_wide_line_is_seen() -> None:
     assert wide_lines("f", f"fine\n{word}") == ["f:2 has 150 characters, over 120"]
     for good in (f"| {word} |", f"{FENCE}\n{word}\n{FENCE}", f"a [link](https://{'x' * 150})", "word " * 24):
         assert wide_lines("f", good) == []
+
+
+# --- (j) a setting of sampling is named in one file ---------------------------------------------------------
+
+SETTINGS = frozenset(
+    {
+        *("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+        *("logit_bias", "banned"),
+    }
+)
+TABLE = "law/settings.py"
+SETTINGS_ELSEWHERE = {
+    "train/plans.py": "a generation_config.json that it writes for transformers",
+}
+
+
+def named_settings(path: Path, source: str) -> list[str]:
+    """Mentions of a setting by name. `temperature` and `seed` are read by name in many rooms: every law has them."""
+    if path.as_posix() in {TABLE, *SETTINGS_ELSEWHERE}:
+        return []
+    return [
+        f"{path}:{getattr(node, 'lineno', '?')} says {name}; go through the rows of {TABLE}"
+        for node in ast.walk(ast.parse(source))
+        for name in (*mentioned_names(node), *said_names(node))
+        if name in SETTINGS
+    ]
+
+
+def said_names(node: ast.AST) -> list[str]:
+    match node:
+        case ast.keyword(arg=str(name)) | ast.arg(arg=name) | ast.Constant(value=str(name)):
+            return [name]
+    return []
+
+
+def test_a_setting_of_sampling_is_named_in_its_table() -> None:
+    assert {row.name for row in table(Sampling)} >= SETTINGS
+    assert complaints_of_tree(named_settings) == []
+    for name in SETTINGS_ELSEWHERE:
+        assert named_settings(Path("other.py"), (SRC / name).read_text(encoding="utf8")) != [], f"{name} needs no leave"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if sampling.top_p < 1: pass",
+        "Sampling(temperature=0.8, min_p=0.05)",
+        "replace(sampling, banned=())",
+        "getattr(sampling, 'top_k')",
+        "names = ('temperature', 'logit_bias')",
+        "def warped(row, top_k): ...",
+        "presence_penalty = 0.5",
+    ],
+)
+def test_a_setting_that_is_named_elsewhere_is_seen(source: str) -> None:
+    assert len(named_settings(Path("engine/calls.py"), source)) == 1
+    assert named_settings(Path(TABLE), source) == []
+    assert named_settings(Path("engine/calls.py"), "counts.read_top_k(min_probability, temperature=1, seed=2)") == []

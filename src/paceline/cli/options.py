@@ -167,7 +167,7 @@ def provenance(lm: LanguageModel, how: Settings, sampling: Sampling, given: Coll
             name: getattr(how, name) for name in ("draft_model", "draft_device", "rule", "max_new_tokens", "ignore_eos")
         },
         "stop": how.stops,
-        **{row.name: getattr(sampling, row.name) for row in FLAGS},
+        **{row.name: getattr(sampling, row.name) for row in sampling.rows if row.help is not None},
         "from_model": from_model(lm, how, sampling, given),
     }
 

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 from paceline.law.table import Acts, InTransformers, SettingRow, grouped, packed, setting, table
 from paceline.law.values import (
     is_listed,
+    number,
     require,
     require_callables,
     require_number,
     require_whole,
     short_repr,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -31,26 +33,6 @@ SamplingT = TypeVar("SamplingT", bound="Sampling")
 
 
 # --- checks ---
-
-
-def _number(holds: Callable[[Any], bool], wants: str) -> Callable[[str, Any], None]:
-    """The check of a number, with what to write instead of one that does not hold."""
-
-    def check(name: str, value: Any) -> None:
-        require_number(name, value)
-        require(holds(value), f"{name} is {value}: {wants}")
-
-    return check
-
-
-def _whole(holds: Callable[[Any], bool], wants: str) -> Callable[[str, Any], None]:
-    """The same of a whole number."""
-
-    def check(name: str, value: Any) -> None:
-        require_whole(name, value)
-        require(holds(value), f"{name} is {value}: {wants}")
-
-    return check
 
 
 def _check_bias(name: str, value: Any) -> None:
@@ -82,7 +64,7 @@ def _check_processors(name: str, value: Any) -> None:
 
 _EMITTED: dict[str, Any] = {
     "kind": float,
-    "check": _number(isfinite, "use a finite number, or 0 for none"),
+    "check": number(isfinite, "use a finite number, or 0 for none"),
     "acts": Acts.ON_LOGITS,
     "host": "adjust.Emitted",
     "side_by_side": "side_by_side.Emitted",
@@ -104,7 +86,7 @@ class Sampling:
     temperature: float = setting(
         0.0,
         kind=float,
-        check=_number(
+        check=number(
             lambda value: value >= 0 and isfinite(value), "use 0 for greedy decoding or a positive finite number"
         ),
         help="0 for the most probable token (default: the model's own, or 0)",
@@ -115,7 +97,7 @@ class Sampling:
     top_k: int = setting(
         0,
         kind=int,
-        check=_whole(lambda value: value >= 0, "use a number of tokens, or 0 to keep all"),
+        check=whole(lambda value: value >= 0, "use a number of tokens, or 0 to keep all"),
         help="keep the K most probable tokens",
         largest=1 << 31,
         acts=Acts.AS_CUT,
@@ -130,7 +112,7 @@ class Sampling:
     top_p: float = setting(
         1.0,
         kind=float,
-        check=_number(lambda value: 0 < value <= 1, "use a mass above 0 and up to 1, which keeps all"),
+        check=number(lambda value: 0 < value <= 1, "use a mass above 0 and up to 1, which keeps all"),
         help="keep the most probable tokens that hold this share of the mass",
         acts=Acts.AS_CUT,
         host="warp.nucleus",
@@ -145,7 +127,7 @@ class Sampling:
     min_p: float = setting(
         0.0,
         kind=float,
-        check=_number(lambda value: 0 <= value < 1, "use a fraction below 1, or 0 to keep all"),
+        check=number(lambda value: 0 <= value < 1, "use a fraction below 1, or 0 to keep all"),
         help="keep tokens at least this probable, relative to the best",
         acts=Acts.AS_CUT,
         host="warp.likely_enough",
@@ -175,7 +157,7 @@ class Sampling:
     repetition_penalty: float = setting(
         1.0,
         kind=float,
-        check=_number(lambda value: value > 0 and isfinite(value), "use a positive finite number, or 1 for none"),
+        check=number(lambda value: value > 0 and isfinite(value), "use a positive finite number, or 1 for none"),
         help="divide positive logits of tokens that occurred by this, multiply negative ones",
         acts=Acts.ON_LOGITS,
         host="adjust.Repetition",
@@ -221,7 +203,7 @@ class Sampling:
     seed: int = setting(
         0,
         kind=int,
-        check=_whole(lambda value: 0 <= value < 2**64, "choose one from 0 to 2**64 - 1"),
+        check=whole(lambda value: 0 <= value < 2**64, "choose one from 0 to 2**64 - 1"),
         help="same seed, same text, with every method of the coupled rule (default: a new one, which is printed)",
         largest=(1 << 64) - 1,
     )

@@ -1,7 +1,7 @@
 """What a setting may be: refusals of wrong types that name the mend, and a short repr."""
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from numbers import Integral, Real
@@ -10,6 +10,26 @@ from typing import Any
 from paceline.errors import InputError, name_of
 
 LEAVE = "; leave it out for the default"
+
+
+def number(holds: Callable[[Any], bool], wants: str) -> Callable[[str, Any], None]:
+    """The check of a number, with what to write instead of one that does not hold."""
+
+    def check(name: str, value: Any) -> None:
+        require_number(name, value)
+        require(holds(value), f"{name} is {value}: {wants}")
+
+    return check
+
+
+def whole(holds: Callable[[Any], bool], wants: str) -> Callable[[str, Any], None]:
+    """The same of a whole number."""
+
+    def check(name: str, value: Any) -> None:
+        require_whole(name, value)
+        require(holds(value), f"{name} is {value}: {wants}")
+
+    return check
 
 
 def require_whole(name: str, value: object) -> None:

@@ -53,34 +53,32 @@ class SplitProcessors:
     fields: dict[str, Any]
 
 
-def split_processors(
-    processors: Sequence[Any], *, sample: bool, penalty: bool = False, kind: type[Sampling] = Sampling
-) -> SplitProcessors:
+def split_processors(processors: Sequence[Any], *, sample: bool, penalty: bool = False) -> SplitProcessors:
     """Greedy decoding has no warps: what would be warped is processed. A repetition penalty is only a field where it
     acts first and on just the text (``penalty``): not where padding is penalised too, or logits are kept."""
     kept = list(processors)
     penalties: dict[str, Any] = {}
-    if penalty and kept and (penalties := _field(kept[0], _known(kind, warpers=False))):
+    if penalty and kept and (penalties := _field(kept[0], _known(warpers=False))):
         del kept[0]
     if not sample:
         return SplitProcessors(kept, [], {"temperature": 0.0} | penalties)
     last = [kept.pop()] if kept and type(kept[-1]) is LogitNormalization else []  # leaves the law as it is
     warpers: list[Any] = []
     fields: dict[str, Any] = {}
-    known = _known(kind, warpers=True)
+    known = _known(warpers=True)
     while kept and (said := _field(kept[-1], known)):
-        known = known[: [one.processor for one in known].index(type(kept[-1]))]  # only earlier ones are in order
+        known = known[: [one.processor for one in known].index(type(kept[-1]))]  # what comes later is out of order
         fields |= said
         warpers.insert(0, kept.pop())
     return SplitProcessors(kept, warpers + last, {"temperature": 1.0} | fields | penalties)
 
 
-def _known(kind: type[Sampling], *, warpers: bool) -> list[Known]:
+def _known(*, warpers: bool) -> list[Known]:
     """The processors that a `Sampling` has fields for, in the order in which transformers and our law apply them: those
     from the temperature on, or those before."""
     return [
         Known(getattr(logits_process, theirs.processor), row, theirs.argument)
-        for row in table(kind)
+        for row in table(Sampling)
         if (theirs := row.transformers) and theirs.argument and warpers == (row.acts is not Acts.ON_LOGITS)
     ]
 
