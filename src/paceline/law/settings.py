@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import exp, isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
-from paceline.law.table import Acts, InTransformers, SettingRow, grouped, packed, setting, table
+from paceline.law.table import Acts, InTransformers, SettingRow, groups, packed, setting, table
 from paceline.law.values import (
     is_listed,
     number,
@@ -227,7 +227,7 @@ class Sampling:
     @property
     def adjusts(self) -> bool:
         """Whether anything acts on the logits before temperature does."""
-        return any(row.acts is Acts.ON_LOGITS and row.active(getattr(self, row.name)) for row in self.rows)
+        return next(self.groups(Acts.ON_LOGITS), None) is not None
 
     @property
     def stateful(self) -> bool:
@@ -236,7 +236,7 @@ class Sampling:
 
     def groups(self, acts: Acts) -> Iterator[tuple[tuple[SettingRow, ...], tuple[Any, ...]]]:
         """The rows that change anything, those that act together as one, with their values. All others are off."""
-        for group in grouped(row for row in self.rows if row.acts is acts):
+        for group in groups(type(self), acts):
             values = tuple(getattr(self, row.name) for row in group)
             if any(row.active(value) for row, value in zip(group, values, strict=True)):
                 yield group, values

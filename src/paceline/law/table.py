@@ -53,7 +53,7 @@ class SettingRow:
     name: str = ""
     """Of the field."""
     kind: type[int] | type[float] | None = None
-    """Of a number."""
+    """Of a number; None for a list or a dict, which acts unless it is empty."""
     help: str | None = None
     """Of the flag; None for no flag."""
     largest: float | None = None
@@ -91,7 +91,7 @@ class SettingRow:
 
     def active(self, value: Any) -> bool:
         """Whether a value changes anything."""
-        return len(value) > 0 if isinstance(value, Collection) else bool(value != self.default)
+        return len(value) > 0 if self.kind is None else bool(value != self.default)
 
     def within(self, value: Any, size: int) -> Any:
         """The value without entries that make a token beyond a vocabulary likely."""
@@ -126,6 +126,16 @@ def table(kind: Any) -> tuple[SettingRow, ...]:
 @cache
 def _table(kind: Any) -> tuple[SettingRow, ...]:
     return tuple(replace(each.metadata[ROW], name=each.name) for each in fields(kind))
+
+
+def groups(kind: Any, acts: Acts) -> list[tuple[SettingRow, ...]]:
+    """The rows of a class that act at this stage, in order, those that act together as one."""
+    return _groups(kind, acts)
+
+
+@cache
+def _groups(kind: Any, acts: Acts) -> list[tuple[SettingRow, ...]]:
+    return grouped(row for row in table(kind) if row.acts is acts)
 
 
 def grouped(rows: Iterable[SettingRow]) -> list[tuple[SettingRow, ...]]:

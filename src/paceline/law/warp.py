@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -71,29 +71,32 @@ class Warps:
 
 
 class Candidates:
-    """The tokens of a row that are left, as cuts see them."""
+    """The tokens of a row that are left, as cuts see them. What a cut does not look at is not computed."""
 
-    def __init__(self, row: Row, ids: NDArray[np.int64], peak: float, temperature: float) -> None:
-        self._row, self.ids, self._peak, self._temperature = row, ids, peak, temperature
+    __slots__ = ("_peak", "_row", "_temperature", "_weights", "ids")
 
-    @cached_property
+    def __init__(
+        self, row: Row, ids: NDArray[np.int64], peak: float, temperature: float, weights: Weights | None = None
+    ) -> None:
+        self.ids = ids
+        self._row, self._peak, self._temperature, self._weights = row, peak, temperature, weights
+
+    @property
     def scores(self) -> Row:
         """Before temperature."""
         return self._row if self.ids.size == self._row.size else self._row[self.ids]
 
-    @cached_property
+    @property
     def weights(self) -> Weights:
         """After temperature, relative to the best token's."""
-        return tempered(self.scores, self._peak, self._temperature)
+        if self._weights is None:
+            self._weights = tempered(self.scores, self._peak, self._temperature)
+        return self._weights
 
     def kept(self, mask: NDArray[np.bool_]) -> Candidates:
-        if mask.all():
-            return self
-        places = np.flatnonzero(mask)
-        left = Candidates(self._row, self.ids[places], self._peak, self._temperature)
-        if "weights" in vars(self):
-            left.weights = self.weights[places]
-        return left
+        (places,) = mask.nonzero()
+        weights = None if self._weights is None else self._weights[places]
+        return Candidates(self._row, self.ids[places], self._peak, self._temperature, weights)
 
 
 def warped(row: Row, warps: Warps) -> Distribution:
@@ -105,7 +108,9 @@ def warped(row: Row, warps: Warps) -> Distribution:
     left = Candidates(row, _all_ids(row.size), peak, warps.temperature)
     for cut, values in warps.cuts:
         left = left.kept(cut(left, *values))
-    left = left.kept(left.weights > 0)
+    possible = left.weights > 0
+    if not possible.all():
+        left = left.kept(possible)
     return Distribution(left.ids, left.weights)
 
 
