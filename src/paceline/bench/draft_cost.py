@@ -28,6 +28,7 @@ from paceline.bench.race import Clock, Contestant, Race
 from paceline.context import Context, Ending
 from paceline.drafters.base import Ask, Budget, Drafter, Plain, Seen
 from paceline.law import KeyedDice, Law, Noise, Sampling
+from paceline.law.settings import of_kernel
 from paceline.law.table import Acts
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target, Want
 from paceline.targets.reading import Floats, Top
@@ -56,7 +57,7 @@ SETTINGS = {
     "greedy": Sampling(),
     **{name: replace(WARM_TEXT, **cut) for name, cut in CUTS.items()},
     "t=1": Sampling(temperature=1.0),
-    "t=0.8, penalties": replace(WARM_TEXT, **PENALTIES),
+    "t=0.8 top-p 0.9, penalties": replace(of_kernel(0.8, "mass"), **PENALTIES),
 }
 
 

@@ -170,6 +170,7 @@ class Parser(argparse.ArgumentParser):
         self.argument("--chat-template-kwargs", "JSON", text, json_object)
 
     def add_sampling(self, rows: Sequence[SettingRow] = FLAGS) -> None:
+        """The flags of settings that have one."""
         for row in rows:
             assert row.help is not None and row.kind is not None, "it has a flag"
             self.argument(f"--{row.name.replace('_', '-')}", row.name.split("_")[-1][0].upper(), row.help, row.kind)

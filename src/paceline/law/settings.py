@@ -293,10 +293,10 @@ class SamplingOptions(TypedDict, total=False):
     """None for a new one, which the result holds."""
 
 
-def of_kernel(temperature: float, *fields_of_kernels: str, number: int = 0) -> Sampling:
+def of_kernel(temperature: float, *fields_of_kernels: str) -> Sampling:
     """Settings with the examples of these cuts of kernels."""
     rows = (row for row in table(Sampling) if row.kernel in fields_of_kernels)
-    return Sampling(temperature=temperature, **{row.name: row.tried[number] for row in rows})
+    return Sampling(temperature=temperature, **{row.name: row.tried[0] for row in rows})
 
 
 def named_elsewhere(library: str, name: str) -> SettingRow:

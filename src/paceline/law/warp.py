@@ -58,10 +58,9 @@ class Warps:
             return cls(temperature=0.0, cuts=(), in_kernels=True)
         groups = list(sampling.groups(Acts.AS_CUT))
         known = {row.kernel: value for rows, values in groups for row, value in zip(rows, values, strict=True)}
-        in_kernels = known.pop(None, None) is None
         numbers: dict[str, Any] = {name: value for name, value in known.items() if name is not None}
         cuts = tuple((function(rows[0].host), values) for rows, values in groups if rows[0].host)
-        return cls(temperature=sampling.temperature, cuts=cuts, in_kernels=in_kernels, **numbers)
+        return cls(temperature=sampling.temperature, cuts=cuts, in_kernels=None not in known, **numbers)
 
     @property
     def in_one_race(self) -> bool:

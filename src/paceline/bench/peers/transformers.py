@@ -150,11 +150,8 @@ def sampled(sampling: Sampling) -> Options:
         if row.active(value := getattr(sampling, row.name)) or there.always_given
         if not (sampling.greedy and row.acts is Acts.AS_CUT)
     }
-    return (
-        {"do_sample": False, **given}
-        if sampling.greedy
-        else {"do_sample": True, "temperature": sampling.temperature, **given}
-    )
+    how: Options = {} if sampling.greedy else {"temperature": sampling.temperature}
+    return {"do_sample": not sampling.greedy, **how, **given}
 
 
 @contextmanager

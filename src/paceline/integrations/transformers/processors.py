@@ -32,7 +32,7 @@ STATELESS = (MaxTimeCriteria, StopStringCriteria)
 """Not worth a copy for every row."""
 
 
-class Known(NamedTuple):
+class FieldProcessor(NamedTuple):
     """A processor that says the same as a field of `Sampling`."""
 
     processor: type[LogitsProcessor]
@@ -58,14 +58,14 @@ def split_processors(processors: Sequence[Any], *, sample: bool, penalty: bool =
     acts first and on just the text (``penalty``): not where padding is penalised too, or logits are kept."""
     kept = list(processors)
     penalties: dict[str, Any] = {}
-    if penalty and kept and (penalties := _field(kept[0], _known(warpers=False))):
+    if penalty and kept and (penalties := _field(kept[0], _field_processors(warpers=False))):
         del kept[0]
     if not sample:
         return SplitProcessors(kept, [], {"temperature": 0.0} | penalties)
     last = [kept.pop()] if kept and type(kept[-1]) is LogitNormalization else []  # leaves the law as it is
     warpers: list[Any] = []
     fields: dict[str, Any] = {}
-    known = _known(warpers=True)
+    known = _field_processors(warpers=True)
     while kept and (said := _field(kept[-1], known)):
         known = known[: [one.processor for one in known].index(type(kept[-1]))]  # what comes later is out of order
         fields |= said
@@ -73,17 +73,17 @@ def split_processors(processors: Sequence[Any], *, sample: bool, penalty: bool =
     return SplitProcessors(kept, warpers + last, {"temperature": 1.0} | fields | penalties)
 
 
-def _known(*, warpers: bool) -> list[Known]:
+def _field_processors(*, warpers: bool) -> list[FieldProcessor]:
     """The processors that a `Sampling` has fields for, in the order in which transformers and our law apply them: those
     from the temperature on, or those before."""
     return [
-        Known(getattr(logits_process, theirs.processor), row, theirs.argument)
+        FieldProcessor(getattr(logits_process, theirs.processor), row, theirs.argument)
         for row in table(Sampling)
         if (theirs := row.transformers) and theirs.argument and warpers == (row.acts is not Acts.ON_LOGITS)
     ]
 
 
-def _field(processor: Any, known: Sequence[Known]) -> dict[str, Any]:
+def _field(processor: Any, known: Sequence[FieldProcessor]) -> dict[str, Any]:
     """What a processor is called in `Sampling`; nothing if it does more or other than that."""
     found = next((one for one in known if one.processor is type(processor)), None)
     own = {"filter_value": -torch.inf, "min_tokens_to_keep": 1, "prompt_ignore_length": None}
