@@ -17,6 +17,7 @@ from triton.compiler import ASTSource
 from paceline import launching
 from paceline.law import Noise, Sampling
 from paceline.law.kernel_rows import KernelRows, in_one_kernel
+from paceline.law.warp import Warps
 from paceline.targets.hf.attention import AttentionOptions
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.shapes import ForwardShape
@@ -111,7 +112,7 @@ def main() -> None:
             case.results(block, LayerKernels())
             for cut in ({}, {"top_k": 50}):
                 KernelRows(
-                    torch.zeros(2, 5000, dtype=dtype), Sampling(temperature=1.0, **cut), [(Noise(1), 2)] * 2
+                    torch.zeros(2, 5000, dtype=dtype), Warps.of(Sampling(temperature=1.0, **cut)), [(Noise(1), 2)] * 2
                 ).lines()
             in_one_kernel(torch.zeros((2, 5), dtype=torch.int64), torch.zeros((2, 64), dtype=torch.int64), 0)
             for width, rows in HEADS:

@@ -17,6 +17,7 @@ from paceline.law.contenders import contenders, on_host
 from paceline.law.device_rows import DeviceRows
 from paceline.law.noise import kernels
 from paceline.law.on_device import upper_words
+from paceline.law.warp import Warps
 from paceline.targets.hf.target import HFTarget
 from scoring import load_quietly, tokens
 
@@ -86,8 +87,8 @@ def coins_of(count: int) -> list[tuple[Noise, int]]:
 def few(rows: torch.Tensor, sampling: Sampling, drawn: str) -> list[Distribution | None]:
     coins = coins_of(len(rows))
     if drawn == "device":
-        return DeviceRows(rows, sampling, coins).laws()
-    return [on_host(row, sampling, own) for row, own in zip(rows, coins, strict=True)]
+        return DeviceRows(rows, Warps.of(sampling), coins).laws()
+    return [on_host(row, Warps.of(sampling), own) for row, own in zip(rows, coins, strict=True)]
 
 
 def check(found: list[Distribution | None], rows: torch.Tensor, sampling: Sampling) -> None:
@@ -137,7 +138,7 @@ def test_where_the_nucleus_is_in_doubt_the_whole_row_decides() -> None:
     """Weights that are equal once rounded stand in the order of their ids, which the device does not look at."""
     sampling = Sampling(temperature=1.0, top_p=0.5)
     assert few(rows_of("constant"), sampling, "device") == [None] * 12
-    assert contenders(list(rows_of("constant")), sampling, coins_of(12)) == [None] * 12
+    assert contenders(list(rows_of("constant")), Warps.of(sampling), coins_of(12)) == [None] * 12
 
 
 def lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +288,7 @@ def test_a_row_without_a_certain_token_is_decided_whole() -> None:
     row[102925] += 0.01
     row[[128 * block + 5 for block in (3, 99, 300, 500, 700)]] = 0.0
     sampling = Sampling(temperature=1.0, top_p=1 - 0.5 * size * 1e-9 / (5 + size * 1e-9))
-    assert DeviceRows(torch.tensor(row, dtype=torch.float32)[None], sampling, [coins]).laws() == [None]
+    assert DeviceRows(torch.tensor(row, dtype=torch.float32)[None], Warps.of(sampling), [coins]).laws() == [None]
 
 
 def test_on_the_host_all_tokens_are_named_that_rounding_may_decide_between() -> None:
@@ -295,7 +296,7 @@ def test_on_the_host_all_tokens_are_named_that_rounding_may_decide_between() -> 
     row = torch.full((SIZE,), -50.0)
     times = noise.exponential(Stream.TARGET, index, np.arange(SIZE))
     row[[4999, 99]] = 0.8 * torch.tensor(np.log(times[[4999, 99]])).float()  # a tie but for rounding
-    tied = on_host(row, sampling, (noise, index))
+    tied = on_host(row, Warps.of(sampling), (noise, index))
     assert tied is not None
     assert tied.ids.tolist() == [99, 4999]
 
@@ -352,9 +353,9 @@ def test_where_too_many_may_survive_min_p_the_whole_row_decides() -> None:
     index = next(i for i in range(9999) if noise.exponential(Stream.TARGET, i, np.array([0]))[0] > 6)
     row = torch.full((SIZE,), float(np.log(0.5)))
     row[0] = 0.0
-    assert on_host(row, sampling, (noise, index)) is None
+    assert on_host(row, Warps.of(sampling), (noise, index)) is None
     row[module.ROOM :] = -9.0
-    law = on_host(row, sampling, (noise, index))
+    law = on_host(row, Warps.of(sampling), (noise, index))
     assert law is not None
     whole = Law(sampling, 0).distribution(row, NONE)
     assert KeyedDice(noise).choose(index, law) == KeyedDice(noise).choose(index, whole)

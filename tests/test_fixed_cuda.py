@@ -14,6 +14,7 @@ from paceline.drafters import make_drafter
 from paceline.drafters.assistant import Assistant
 from paceline.law import KeyedDice, Law, Noise, Sampling
 from paceline.law.contenders import contenders
+from paceline.law.warp import Warps
 from paceline.targets.base import Request, Want
 from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.replay import FixedPath
@@ -140,7 +141,7 @@ def test_the_tokens_that_can_win_are_found_where_the_rows_are(dtype: torch.dtype
     random = torch.Generator().manual_seed(0)
     rows = [(3 * torch.randn(150_000, generator=random)).to(dtype).float() for _ in range(40)]
     sampling, coins = Sampling(temperature=0.8, **cut), [(Noise(number), 7) for number in range(40)]
-    found = contenders([row.to(DEVICE) for row in rows], sampling, coins)
+    found = contenders([row.to(DEVICE) for row in rows], Warps.of(sampling), coins)
     assert sum(law is None for law in found) <= 4
     for (noise, index), row, law in zip(coins, rows, found, strict=True):
         whole = KeyedDice(noise).choose(index, Law(sampling, 0).distribution(row, np.array([1])))

@@ -14,6 +14,7 @@ from paceline.law import Distribution, KeyedDice, Law, Noise, Sampling
 from paceline.law import kernel_rows as race
 from paceline.law.device_rows import DeviceRows
 from paceline.law.kernel_rows import KernelRows, fits, obstacle
+from paceline.law.warp import Warps
 from paceline.targets.hf.fixed.capture import rehearse
 from test_contenders import NONE, ROWS, check, coins_of, rows_of
 
@@ -23,7 +24,7 @@ CUTS: list[dict[str, Any]] = [{}, {"top_k": 50}, {"min_p": 0.05}, {"top_k": 900,
 
 
 def raced(rows: torch.Tensor, sampling: Sampling) -> list[Distribution | None]:
-    return KernelRows(rows.to(DEVICE), sampling, coins_of(len(rows))).laws()
+    return KernelRows(rows.to(DEVICE), Warps.of(sampling), coins_of(len(rows))).laws()
 
 
 PAIRS = [(kind, CUTS[number % len(CUTS)]) for number, kind in enumerate(ROWS)] + [("usual", cut) for cut in CUTS]
@@ -42,7 +43,9 @@ def test_shortlists_are_those_of_torchs_operations(dtype: torch.dtype) -> None:
     rows = rows_of("usual", 4).to(DEVICE, dtype)
     sampling, coins = Sampling(temperature=0.8), coins_of(4)
     for ours, theirs in zip(
-        KernelRows(rows, sampling, coins).laws(), DeviceRows(rows, sampling, coins).laws(), strict=True
+        KernelRows(rows, Warps.of(sampling), coins).laws(),
+        DeviceRows(rows, Warps.of(sampling), coins).laws(),
+        strict=True,
     ):
         assert ours is not None
         assert theirs is not None
@@ -84,7 +87,7 @@ def test_the_host_sends_once_and_waits_once_for_all_rows(monkeypatch: pytest.Mon
     monkeypatch.setattr(race, "sent", lambda numbers, device: sends.append(len(numbers)) or send(numbers, device))
     monkeypatch.setattr(torch.Tensor, "numpy", counted)
     rows = rows_of("usual", 3).to(DEVICE)
-    found = KernelRows(rows, Sampling(temperature=0.8), coins_of(3)).laws()
+    found = KernelRows(rows, Warps.of(Sampling(temperature=0.8)), coins_of(3)).laws()
     assert all(law is not None for law in found)
     assert (len(sends), len(copies)) == (1, 1)
     assert launched == ["block_maxima", "bounds", "reached"]
@@ -137,19 +140,19 @@ def test_they_are_tried_apart_from_what_is_being_recorded() -> None:
 
 def test_what_the_kernels_are_not_for_is_raced_without_them() -> None:
     row = rows_of("usual", 1)
-    assert not fits(row, Sampling(temperature=0.8))
+    assert not fits(row, Warps.of(Sampling(temperature=0.8)))
     if DEVICE.type == "cuda":
         row = row.to(DEVICE)
-        assert fits(row, Sampling(temperature=0.8))
-        assert not fits(row, Sampling(temperature=0.8, top_p=0.9))
-        assert not fits(row.double(), Sampling(temperature=0.8))
+        assert fits(row, Warps.of(Sampling(temperature=0.8)))
+        assert not fits(row, Warps.of(Sampling(temperature=0.8, top_p=0.9)))
+        assert not fits(row.double(), Warps.of(Sampling(temperature=0.8)))
 
 
 def test_a_text_is_the_same_by_any_race() -> None:
     """Eight rows of one text, each chosen from the shortlist and from the whole row."""
     rows, sampling, noise = rows_of("usual", 8), Sampling(temperature=1.1), Noise(11)
     coins = [(noise, 50 + number) for number in range(len(rows))]
-    laws = KernelRows(rows.to(DEVICE), sampling, coins).laws()
+    laws = KernelRows(rows.to(DEVICE), Warps.of(sampling), coins).laws()
     for (_, index), row, law in zip(coins, rows, laws, strict=True):
         assert law is not None
         whole = Law(sampling, 0).distribution(row, NONE)

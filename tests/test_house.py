@@ -21,6 +21,8 @@ import paceline
 import paceline_lab
 from paceline.context import Context
 from paceline.drafters import Drafter
+from paceline.law import Sampling
+from paceline.law.table import table
 from paceline.planning.base import Planner
 from paceline.targets.base import Target
 
@@ -602,3 +604,56 @@ def test_what_is_no_stand_in_is_let_pass() -> None:
         "found['cut'] = f",
     ):
         assert stand_ins(Path("f.py"), good) == []
+
+
+# --- (k) a setting of sampling is named in one file ---------------------------------------------------------
+
+SETTINGS = frozenset(
+    {
+        *("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+        *("logit_bias", "banned"),
+    }
+)
+TABLE = "paceline/law/settings.py"
+
+
+def named_settings(path: Path, source: str) -> list[str]:
+    """Mentions of a setting by name. `temperature` and `seed` are read by name in many rooms: every law has them."""
+    if path.as_posix() == TABLE:
+        return []
+    return [
+        f"{path}:{getattr(node, 'lineno', '?')} says {name}; go through the rows of {TABLE}"
+        for node in ast.walk(ast.parse(source))
+        for name in (*mentioned_names(node), *said_names(node))
+        if name in SETTINGS
+    ]
+
+
+def said_names(node: ast.AST) -> list[str]:
+    match node:
+        case ast.keyword(arg=str(name)) | ast.arg(arg=name) | ast.Constant(value=str(name)):
+            return [name]
+    return []
+
+
+def test_a_setting_of_sampling_is_named_in_its_table() -> None:
+    assert {row.name for row in table(Sampling)} >= SETTINGS
+    assert complaints_of_tree(named_settings) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if sampling.top_p < 1: pass",
+        "Sampling(temperature=0.8, min_p=0.05)",
+        "replace(sampling, banned=())",
+        "getattr(sampling, 'top_k')",
+        "names = ('temperature', 'logit_bias')",
+        "def warped(row, top_k): ...",
+        "presence_penalty = 0.5",
+    ],
+)
+def test_a_setting_that_is_named_elsewhere_is_seen(source: str) -> None:
+    assert len(named_settings(Path("engine/calls.py"), source)) == 1
+    assert named_settings(Path(TABLE), source) == []
+    assert named_settings(Path("engine/calls.py"), "counts.read_top_k(min_probability, temperature=1, seed=2)") == []

@@ -17,6 +17,7 @@ from paceline.drafters.redrafter import search
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.law import Sampling, on_device
 from paceline.law.draws import INDEX, NUMBERS, Draws, numbers_of
+from paceline.law.warp import Warps
 from paceline.targets.base import Request
 from paceline.targets.chains import Chain, Drafted
 from paceline.targets.hf.fixed import links
@@ -334,7 +335,7 @@ def test_recordings_are_dropped_with_those_of_forwards() -> None:
 
 def test_noise_that_moves_with_a_draft_is_the_public_noise() -> None:
     context = context_of([1, 2, 3], temperature=1.0, seed=2**63 + 5)
-    numbers = torch.tensor([numbers_of(context.sampling, (context.noise, 3))])
+    numbers = torch.tensor([numbers_of(Warps.of(context.sampling), (context.noise, 3))])
     ids = torch.tensor([[[0, 5, 8191, 150_000]]])
     flat = torch.zeros(1, 1, 4), torch.full((1, 1), -1e30)
     for ahead in range(3):

@@ -34,6 +34,7 @@ from paceline.errors import DamagedFile, InputError
 from paceline.law import Distribution, Noise, Outlook, Sampling
 from paceline.law.draws import Draws, cuts, numbers_of
 from paceline.law.on_device import counters, gumbel
+from paceline.law.warp import Warps
 from paceline.targets.table import Table, TableTarget, random_table
 from paceline.verify import Rule
 
@@ -360,10 +361,8 @@ def test_settings_of_several_texts_are_those_of_each(setting: str) -> None:
     rows = torch.randn(2, 1, SIZE, generator=torch.Generator().manual_seed(4))
     adjusting = Adjusting(contexts, None, SIZE, torch.device("cpu"))
     adjusted = adjusting.apply(rows, torch.empty(2, 1, 0, dtype=torch.int64))
-    settings = [context.sampling for context in contexts]
-    draws = Draws(
-        torch.tensor([numbers_of(each, None) for each in settings]), cut=any(map(cuts, settings)), noisy=False
-    )
+    warps = [Warps.of(context.sampling) for context in contexts]
+    draws = Draws(torch.tensor([numbers_of(each, None) for each in warps]), cut=any(map(cuts, warps)), noisy=False)
     scaled = adjusted / draws.temperatures
     best, at = scaled.topk(SIZE, dim=-1)
     logs, _ = draws.logs(best, scaled.logsumexp(dim=-1))

@@ -14,7 +14,7 @@ from paceline.api.writing import Writing
 from paceline.engine.batch import AT_ONCE, Batch, Turn
 from paceline.engine.loop import Session
 from paceline.errors import InputError
-from paceline.law.settings import require_whole
+from paceline.law.values import require_whole
 from paceline.targets.lending import KeptRows
 
 if TYPE_CHECKING:

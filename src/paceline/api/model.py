@@ -28,7 +28,7 @@ from paceline.drafters import Drafter
 from paceline.engine.batch import AT_ONCE
 from paceline.errors import InputError, called
 from paceline.law import Sampling
-from paceline.law.settings import require_whole
+from paceline.law.values import require_whole
 from paceline.planning.base import Planner
 from paceline.targets.base import Target
 from paceline.targets.lending import KeptRows

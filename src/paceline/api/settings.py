@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from paceline.context import Criterion, DraftPrompt
 from paceline.drafters import Drafter, make_drafter
@@ -17,7 +17,9 @@ from paceline.drafters.assistant.model import Loaded
 from paceline.engine.observe import Observer
 from paceline.errors import InputError
 from paceline.law import Sampling
-from paceline.law.settings import Processor, is_listed, require_callable, require_callables, require_whole, short_repr
+from paceline.law.settings import SamplingOptions
+from paceline.law.table import table
+from paceline.law.values import is_listed, require_callable, require_callables, require_whole, short_repr
 from paceline.planning.base import Planner
 from paceline.planning.specs import make_planner
 from paceline.targets.base import Target
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_METHOD = "auto"
 MIN_TOKENS = "processors=[...] with a MinNewTokensLengthLogitsProcessor of transformers"
 ELSEWHERE = {
+    **{name: row.name for row in table(Sampling) for name in row.elsewhere.values() if name != row.name},
     "num_draft_tokens": "planner='fixed:N'",
     "num_assistant_tokens": "planner='fixed:N'",
     "num_speculative_tokens": "planner='fixed:N'",
@@ -48,7 +51,6 @@ ELSEWHERE = {
     "system": "conversation(system=...), or a message of the role 'system'",
     "messages": "chat(messages)",
     "logit_processors": "processors",
-    "bad_words_ids": "banned",
     "top_logprobs": "logprobs",
     "stop_strings": "stop",
     "max_completion_tokens": "max_new_tokens",
@@ -197,7 +199,7 @@ def _short(value: object) -> str:
     return repr(value) if isinstance(value, (int, float, list, tuple)) else f"a {type(value).__name__}"
 
 
-class Options(TypedDict, total=False):
+class Options(SamplingOptions, total=False):
     """All settings of a call, those of `Settings` and of `Sampling`, for editors and type checkers."""
 
     method: str | Drafter | None
@@ -215,18 +217,6 @@ class Options(TypedDict, total=False):
     chat_template_kwargs: Mapping[str, Any] | None
     observer: Observer | None
     strict: bool
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[int, float]
-    banned: Sequence[Sequence[int]]
-    processors: Sequence[Processor]
-    seed: int | None
-    """None for a new one, which the result holds."""
 
 
 def new_seed() -> int:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from paceline.cli.hints import about_command, about_flag, as_argument, flags_of, unknown_flag
-from paceline.cli.options import BUNDLED_TEMPERATURE, DRAFT_MODEL, MODEL, SAMPLING, json_object, utf8
+from paceline.cli.options import BUNDLED_TEMPERATURE, DRAFT_MODEL, FLAGS, MODEL, json_object, utf8
 from paceline.files.visible import one_line
+from paceline.law.table import SettingRow
 
 Subparsers = Any
 """What argparse returns for subcommands; its own type is private."""
@@ -162,12 +163,17 @@ class Parser(argparse.ArgumentParser):
         self.argument("--rule", "RULE", "how drafts are accepted: coupled or rejection (default: coupled)")
         text = f"stop after N tokens; -1 for no limit but the context (default: {length})"
         self.argument("--max-new-tokens -n", "N", text, int)
-        for name, kind, text in SAMPLING:
-            self.argument(f"--{name.replace('_', '-')}", name.split("_")[-1][0].upper(), text, kind)
+        self.add_sampling()
         self.argument("--stop", "STR", "stop before this string; may be repeated", utf8, action="append")
         self.add_ignore_eos()
         text = "variables for the chat template, such as '{\"enable_thinking\": false}'"
         self.argument("--chat-template-kwargs", "JSON", text, json_object)
+
+    def add_sampling(self, rows: Sequence[SettingRow] = FLAGS) -> None:
+        """The flags of settings that have one."""
+        for row in rows:
+            assert row.help is not None and row.kind is not None, "it has a flag"
+            self.argument(f"--{row.name.replace('_', '-')}", row.name.split("_")[-1][0].upper(), row.help, row.kind)
 
     def add_ignore_eos(self) -> None:
         self.flag("--ignore-eos", "continue past the end-of-text token")

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli.output import say
 from paceline.errors import InputError
 from paceline.files.reading import bounded, read_pipe
+from paceline.law.settings import Sampling
+from paceline.law.table import Acts, table
 
 if TYPE_CHECKING:
     from paceline.api.model import LanguageModel
     from paceline.api.settings import Settings
-    from paceline.law import Sampling
 
 MODEL = "pocket"
 DRAFT_MODEL = "pocket-draft"
@@ -37,17 +38,8 @@ PROMPTS = {
     "Polish": "Stary człowiek usiadł przy ogniu i zaczął opowiadać o tym, jak",
     "Ukrainian": "Старий чоловік сів біля вогню і почав розповідати про те, як",
 }
-SAMPLING = (
-    ("temperature", float, "0 for the most probable token (default: the model's own, or 0)"),
-    ("top_k", int, "keep the K most probable tokens"),
-    ("top_p", float, "keep the most probable tokens that hold this share of the mass"),
-    ("min_p", float, "keep tokens at least this probable, relative to the best"),
-    ("repetition_penalty", float, "divide positive logits of tokens that occurred by this, multiply negative ones"),
-    ("presence_penalty", float, "subtract this from the logits of tokens that were emitted"),
-    ("frequency_penalty", float, "subtract this for every time a token was emitted"),
-    ("seed", int, "same seed, same text, with every method of the coupled rule (default: a new one, which is printed)"),
-)
-"""Name, type and help of the sampling settings."""
+FLAGS = tuple(row for row in table(Sampling) if row.help is not None)
+"""The sampling settings that have a flag."""
 
 # --- numbers ---
 
@@ -61,11 +53,11 @@ MOST = {
     "epochs": 10_000,
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
     **dict.fromkeys(("max_new_tokens", "length", "context", "characters"), 10_000_000),
-    **dict.fromkeys(("top_k", "min_count", "ngrams"), 1 << 31),
+    **dict.fromkeys(("min_count", "ngrams"), 1 << 31),
     **dict.fromkeys(("sizes", "size", "order"), 1 << 31),  # and closer where they are used
     **dict.fromkeys(("max_prefix", "max_completion"), 1 << 31),
     "seconds": 7 * 24 * 60 * 60,
-    "seed": (1 << 64) - 1,
+    **{row.name: row.largest for row in FLAGS if row.largest is not None},
 }
 """Options that say how much work there is -> the largest value: beyond it a command would never end."""
 
@@ -139,7 +131,7 @@ def writing_settings(options: argparse.Namespace) -> dict[str, Any]:
         "max_new_tokens",
         "logprobs",
         "chat_template_kwargs",
-        *(name for name, _, _ in SAMPLING),
+        *(row.name for row in FLAGS),
     ]
     settings = {name: value for name in names if (value := getattr(options, name, None)) is not None}
     if options.max_new_tokens == NO_LIMIT:
@@ -175,17 +167,15 @@ def provenance(lm: LanguageModel, how: Settings, sampling: Sampling, given: Coll
             name: getattr(how, name) for name in ("draft_model", "draft_device", "rule", "max_new_tokens", "ignore_eos")
         },
         "stop": how.stops,
-        **{name: getattr(sampling, name) for name, _, _ in SAMPLING},
+        **{row.name: getattr(sampling, row.name) for row in sampling.rows if row.help is not None},
         "from_model": from_model(lm, how, sampling, given),
     }
 
 
 def from_model(lm: LanguageModel, how: Settings, sampling: Sampling, given: Collection[str]) -> dict[str, Any]:
     """The settings that act on a text and are its model's own."""
-    from paceline.law import Sampling
-
-    of_text, off = {**vars(how), **vars(sampling)}, vars(Sampling())
-    idle = {"top_k", "top_p", "min_p"} if sampling.greedy else set[str]()
+    of_text, off = {**vars(how), **vars(sampling)}, {row.name: row.default for row in sampling.rows}
+    idle = {row.name for row in sampling.rows if row.acts is Acts.AS_CUT} if sampling.greedy else set[str]()
     own = {name: value for name, value in lm.defaults.items() if name not in {*given, *idle}}
     return {name: value for name, value in own.items() if of_text[name] == value != off.get(name)}
 

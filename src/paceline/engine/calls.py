@@ -146,11 +146,10 @@ class Reader:
 
 
 def _places(row: ScoredRow) -> list[tuple[int, Place]]:
-    """The place of a row, and of the nodes whose laws are read with it. Processors are asked along the path alone, and
-    a nucleus is settled in several waits."""
-    scores, law, sampling = row.scores, row.law, row.law.sampling
+    """The place of a row, and of the nodes whose laws are read with it."""
+    scores, law = row.scores, row.law
     first = Place(law, scores.row(row.node), row.context.tokens, row.noise)
-    alone = row.noise is None or sampling.processors or sampling.top_p < 1
+    alone = row.noise is None or not law.reads_ahead
     if alone or row.node != ROOT or first.row.device.type == HOST:
         return [(row.node, first)]
     more = [
@@ -165,7 +164,7 @@ def _text(row: ScoredRow, node: int) -> Ints:
     while number > 0:
         path.append(number)
         number = int(row.scores.parents[number])
-    if not row.law.sampling.adjusts:
+    if not row.law.adjusts:
         return np.broadcast_to(np.int64(0), (len(row.context) + len(path),))
     return np.concatenate([row.context.tokens, row.scores.tokens[path[::-1]]])
 

@@ -1,24 +1,43 @@
 """From logits to a law over the next token, and from keyed noise to a choice under that law.
 
-This is the only room where scores become probabilities. `settings` says what the user asked for, `law`
-applies it to a row of logits by way of `adjust` and `warp`, `distribution` is the result, `noise` supplies
-the random bits, `on_device` those on another device, and `dice` throws them; `contenders` finds the few tokens that
-can win, `kernels` is what is compiled of both; `scores` normalises raw rows; `outlook` is the law as a drafter
-expects it. What loads torch is fetched on first use.
+This is the only room where scores become probabilities. `settings` is the table of what a user may ask for, made of
+rows as `table` has them; `law` applies it to a row of logits by way of `adjust` and `warp`, `distribution` is the
+result, `noise` supplies the random bits, `on_device` those on another device, and `dice` throws them; `contenders`
+finds the few tokens that can win, `kernels` is what is compiled of both; `scores` normalises raw rows; `outlook` is
+the law as a drafter expects it, `side_by_side` what changes the logits of several texts' drafts. Everything is fetched
+on first use, so that the table can be read without numpy.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from paceline.law.dice import Dice, KeyedDice
-from paceline.law.distribution import Distribution, Weight, race
-from paceline.law.noise import Noise, Stream
-from paceline.law.outlook import Draw, Outlook
-from paceline.law.scores import log_normalizer, log_probabilities
-from paceline.law.settings import Processor, Sampling
-
 if TYPE_CHECKING:
+    from paceline.law.dice import Dice, KeyedDice
+    from paceline.law.distribution import Distribution, Weight, race
     from paceline.law.law import Law, Place, laws
+    from paceline.law.noise import Noise, Stream
+    from paceline.law.outlook import Draw, Outlook
+    from paceline.law.scores import log_normalizer, log_probabilities
+    from paceline.law.settings import Processor, Sampling
+
+_HOMES = {
+    "Dice": "dice",
+    "Distribution": "distribution",
+    "Draw": "outlook",
+    "KeyedDice": "dice",
+    "Law": "law",
+    "Noise": "noise",
+    "Outlook": "outlook",
+    "Place": "law",
+    "Processor": "settings",
+    "Sampling": "settings",
+    "Stream": "noise",
+    "Weight": "distribution",
+    "laws": "law",
+    "log_normalizer": "scores",
+    "log_probabilities": "scores",
+    "race": "distribution",
+}
 
 __all__ = [
     "Dice",
@@ -41,7 +60,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    home = {"Law": "law", "Place": "law", "laws": "law"}.get(name)
-    if home is None:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

@@ -1,87 +1,125 @@
 """Bias, penalties, bans and custom processors: what acts on the logits before temperature does."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from paceline.errors import CallbackError, InputError, called, name_of
 from paceline.law.on_device import sent
-from paceline.law.settings import Sampling
+from paceline.law.table import Acts, function
+
+if TYPE_CHECKING:
+    from paceline.law.settings import Processor, Sampling
 
 Tokens = NDArray[np.int64]
+Step: TypeAlias = Callable[[torch.Tensor, Tokens, int], torch.Tensor]
+"""``(scores, tokens, prompt length) -> scores``; it may write to the scores that it is given."""
 
 
 class Adjustment:
     """One `Sampling` applied to rows that follow a token list; each step writes to the row it is given.
 
     The order is transformers': sequence bias, repetition penalty, bad words, custom processors. Presence and
-    frequency penalties, which it lacks, follow the repetition penalty.
+    frequency penalties, which it lacks, follow the repetition penalty. What does not act has no step.
     """
 
     def __init__(self, sampling: Sampling, prompt_length: int) -> None:
-        self._sampling = sampling
+        groups = list(sampling.groups(Acts.ON_LOGITS))
+        self._steps: list[Step] = [function(rows[0].host)(*values) for rows, values in groups if rows[0].host]
         self._prompt_length = prompt_length
-        self._biased = torch.tensor(list(sampling.logit_bias), dtype=torch.int64)
-        self._biases = torch.tensor(list(sampling.logit_bias.values()), dtype=torch.float64)
-        self._added = self._biases  # where the rows are, and of their type
-        self._banned = torch.tensor([entry[0] for entry in sampling.banned if len(entry) == 1]).long()
-        self._phrases: dict[int, list[tuple[int, ...]]] = {}  # longer entries by their last token but one
-        for entry in sampling.banned:
-            if len(entry) > 1:
-                self._phrases.setdefault(entry[-2], []).append(tuple(entry))
-        self._largest = max([*sampling.logit_bias, *(entry[-1] for entry in sampling.banned)], default=-1)
+        naming = [(row, getattr(sampling, row.name)) for row in sampling.rows if row.token is not None]
+        self._naming = " or ".join(row.name for row, _ in naming)
+        self._largest = max((row.token(entry) for row, value in naming if row.token for entry in value), default=-1)
 
     def apply(self, scores: torch.Tensor, tokens: Tokens) -> torch.Tensor:
         if self._largest >= scores.numel():
             raise InputError(
-                f"logit_bias or banned names token {self._largest}, and the model has {scores.numel()} tokens; "
+                f"{self._naming} names token {self._largest}, and the model has {scores.numel()} tokens; "
                 "use ids of the model's own tokenizer"
             )
-        self._bias(scores)
-        self._penalise_repetition(scores, tokens)
-        self._penalise_emitted(scores, tokens[self._prompt_length :])
-        self._ban(scores, tokens)
-        return self._process(scores, tokens)
+        for step in self._steps:
+            scores = step(scores, tokens, self._prompt_length)
+        return scores
 
-    def _bias(self, scores: torch.Tensor) -> None:
-        if self._biased.numel():
-            if (self._added.dtype, self._added.device) != (scores.dtype, scores.device):
-                self._biased, self._added = self._biased.to(scores.device), self._biases.to(scores)
-            scores[self._biased] += self._added
 
-    def _penalise_repetition(self, scores: torch.Tensor, tokens: Tokens) -> None:
-        penalty = self._sampling.repetition_penalty
-        if penalty == 1:
-            return
+class Bias:
+    """Adds a number to the scores of some tokens."""
+
+    def __init__(self, biases: Mapping[int, float]) -> None:
+        self._tokens = torch.tensor(list(biases), dtype=torch.int64)
+        self._biases = torch.tensor(list(biases.values()), dtype=torch.float64)
+        self._added = self._biases  # where the rows are, and of their type
+
+    def __call__(self, scores: torch.Tensor, tokens: Tokens, prompt_length: int) -> torch.Tensor:
+        if (self._added.dtype, self._added.device) != (scores.dtype, scores.device):
+            self._tokens, self._added = self._tokens.to(scores.device), self._biases.to(scores)
+        scores[self._tokens] += self._added
+        return scores
+
+
+class Repetition:
+    """Divides the positive scores of tokens in the text by the penalty, and multiplies the negative ones."""
+
+    def __init__(self, penalty: float) -> None:
+        self._penalty = penalty
+
+    def __call__(self, scores: torch.Tensor, tokens: Tokens, prompt_length: int) -> torch.Tensor:
         seen = _scored(np.unique(tokens), scores)
         before = scores[seen]
-        scores[seen] = torch.where(before < 0, before * penalty, before / penalty)
+        scores[seen] = torch.where(before < 0, before * self._penalty, before / self._penalty)
+        return scores
 
-    def _penalise_emitted(self, scores: torch.Tensor, emitted: Tokens) -> None:
-        presence, frequency = self._sampling.presence_penalty, self._sampling.frequency_penalty
-        if presence == 0 and frequency == 0:
-            return
-        ids, counts = np.unique(emitted, return_counts=True)
+
+class Emitted:
+    """Subtracts from the scores of emitted tokens: once each, and every time."""
+
+    def __init__(self, presence: float, frequency: float) -> None:
+        self._presence, self._frequency = presence, frequency
+
+    def __call__(self, scores: torch.Tensor, tokens: Tokens, prompt_length: int) -> torch.Tensor:
+        ids, counts = np.unique(tokens[prompt_length:], return_counts=True)
         seen = _scored(ids, scores)
-        penalties = presence + frequency * counts[: seen.numel()]
+        penalties = self._presence + self._frequency * counts[: seen.numel()]
         scores[seen] -= sent(torch.from_numpy(penalties).to(scores.dtype), scores.device)
+        return scores
 
-    def _ban(self, scores: torch.Tensor, tokens: Tokens) -> None:
-        if self._banned.numel():
-            self._banned = self._banned.to(scores.device)
-            scores.index_fill_(0, self._banned, -torch.inf)
-        if not self._phrases or tokens.size == 0:
-            return
-        for *prefix, last in self._phrases.get(int(tokens[-1]), []):
-            if tokens[-len(prefix) :].tolist() == prefix:
-                scores[last] = -torch.inf
 
-    def _process(self, scores: torch.Tensor, tokens: Tokens) -> torch.Tensor:
-        if not self._sampling.processors:
-            return scores
+class Bans:
+    """Makes the last token of a sequence impossible where the others stand before it."""
+
+    def __init__(self, entries: Sequence[Sequence[int]]) -> None:
+        self._tokens = torch.tensor([entry[0] for entry in entries if len(entry) == 1]).long()
+        self._phrases: dict[int, list[tuple[int, ...]]] = {}  # longer entries by their last token but one
+        for entry in entries:
+            if len(entry) > 1:
+                self._phrases.setdefault(entry[-2], []).append(tuple(entry))
+
+    def __call__(self, scores: torch.Tensor, tokens: Tokens, prompt_length: int) -> torch.Tensor:
+        if self._tokens.numel():
+            self._tokens = self._tokens.to(scores.device)
+            scores.index_fill_(0, self._tokens, -torch.inf)
+        if self._phrases and tokens.size:
+            for *prefix, last in self._phrases.get(int(tokens[-1]), []):
+                if tokens[-len(prefix) :].tolist() == prefix:
+                    scores[last] = -torch.inf
+        return scores
+
+
+class Processors:
+    """The user's own functions, each called once and in order."""
+
+    def __init__(self, processors: Sequence[Processor]) -> None:
+        self._processors = processors
+
+    def __call__(self, scores: torch.Tensor, tokens: Tokens, prompt_length: int) -> torch.Tensor:
         ids = torch.tensor(tokens, device=scores.device)[None]  # a copy, which a processor may keep
         rows = scores[None]
-        for processor in self._sampling.processors:
+        for processor in self._processors:
             rows = called("logits processor", processor, ids, rows)
             if getattr(rows, "shape", None) != (1, scores.numel()):
                 given = tuple(rows.shape) if isinstance(rows, torch.Tensor) else type(rows).__name__

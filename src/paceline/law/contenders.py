@@ -53,7 +53,7 @@ from paceline.law.device_rows import Coins, DeviceRows, Shortlist
 from paceline.law.distribution import Distribution
 from paceline.law.kernel_rows import KernelRows, fits
 from paceline.law.noise import kernels
-from paceline.law.settings import Sampling
+from paceline.law.warp import Warps
 
 ROOM = 1024
 """Tokens of a row that are kept on the host until the bound on the time has come down."""
@@ -67,32 +67,32 @@ DEVICES = frozenset({HOST, "cuda"})
 """Devices that have float64."""
 
 
-def contenders(rows: Sequence[torch.Tensor], sampling: Sampling, coins: Sequence[Coins]) -> list[Distribution | None]:
+def contenders(rows: Sequence[torch.Tensor], warps: Warps, coins: Sequence[Coins]) -> list[Distribution | None]:
     """The law of each adjusted row ``[vocabulary]``, restricted to tokens that can win; None where the whole row has to
     decide, or does so faster. The rows are on one device and share their settings."""
     size = len(rows[0])
-    if rows[0].device.type not in DEVICES or not SMALL < size <= LARGE:
+    if not warps.in_kernels or rows[0].device.type not in DEVICES or not SMALL < size <= LARGE:
         return [None] * len(rows)
     found: list[Distribution | None] = []
     for start in range(0, len(rows), at_once := max(1, TOGETHER // size)):
         some = slice(start, start + at_once)
         some_rows = torch.stack(list(rows[some]))
-        kind = KernelRows if fits(some_rows, sampling) else DeviceRows
-        found += kind(some_rows, sampling, coins[some]).laws()
+        kind = KernelRows if fits(some_rows, warps) else DeviceRows
+        found += kind(some_rows, warps, coins[some]).laws()
     return found
 
 
-def on_host(row: torch.Tensor, sampling: Sampling, coins: Coins) -> Distribution | None:
+def on_host(row: torch.Tensor, warps: Warps, coins: Coins) -> Distribution | None:
     """`contenders` for one row in the host's memory."""
     compiled = kernels()
-    if compiled is None or sampling.top_k or sampling.top_p < 1 or row.dtype != torch.float32 or len(row) <= SMALL:
+    if compiled is None or warps.most or not warps.in_one_race or row.dtype != torch.float32 or len(row) <= SMALL:
         return None
     scores, (noise, index), ids = row.contiguous().numpy(force=True), coins, np.empty(ROOM, np.int64)
-    warps = float(sampling.temperature), float(sampling.min_p)
-    peak, count = compiled.contesting(scores, *warps, index, noise.sample, *noise.key, ids)
+    numbers = float(warps.temperature), float(warps.least)
+    peak, count = compiled.contesting(scores, *numbers, index, noise.sample, *noise.key, ids)
     if count == 1:
         return Distribution.one_hot(int(ids[0]))
     if not count:
         return None
     ids = np.sort(ids[:count])
-    return Shortlist(ids, scores[ids].astype(np.float64), peak).law(sampling)
+    return Shortlist(ids, scores[ids].astype(np.float64), peak).law(warps)

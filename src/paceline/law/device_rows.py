@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from paceline.law.distribution import Distribution
 from paceline.law.noise import Noise, Stream
 from paceline.law.on_device import ascending, upper_words
-from paceline.law.settings import Sampling
-from paceline.law.warp import check_peak, tempered
+from paceline.law.warp import Warps, check_peak, tempered
 
 HEAVY = 4
 MARGIN = 2.0**-20
@@ -38,21 +37,21 @@ class Shortlist:
     peak: float
     """The greatest score of the whole row."""
 
-    def law(self, sampling: Sampling) -> Distribution:
-        """The tokens that survive min-p, with their weights in the whole row's law."""
+    def law(self, warps: Warps) -> Distribution:
+        """The tokens that weigh enough, with their weights in the whole row's law."""
         check_peak(self.peak)
-        weights = tempered(self.scores, self.peak, sampling.temperature)
-        kept = np.flatnonzero((weights > 0) & (weights >= sampling.min_p))
+        weights = tempered(self.scores, self.peak, warps.temperature)
+        kept = np.flatnonzero((weights > 0) & (weights >= warps.least))
         return Distribution(self.ids[kept], weights[kept])
 
 
 class DeviceRows:
     """Adjusted rows ``[rows, vocabulary]`` on a device that has float64, whose races are computed together."""
 
-    def __init__(self, rows: torch.Tensor, sampling: Sampling, coins: Sequence[Coins]) -> None:
-        self._rows, self._sampling, self._coins = rows, sampling, coins
-        k, size = sampling.top_k, rows.shape[1]
-        self._kth = rows.topk(k, dim=1).values[:, -1:].contiguous() if 0 < k < size else None
+    def __init__(self, rows: torch.Tensor, warps: Warps, coins: Sequence[Coins]) -> None:
+        self._rows, self._warps, self._coins = rows, warps, coins
+        most, size = warps.most, rows.shape[1]
+        self._kth = rows.topk(most, dim=1).values[:, -1:].contiguous() if 0 < most < size else None
 
     @cached_property
     def _words(self) -> torch.Tensor:
@@ -73,8 +72,8 @@ class DeviceRows:
     def _law(self, number: int, short: Shortlist) -> Distribution | None:
         if not (short.ids.size and math.isfinite(short.peak)):
             return None
-        law = short.law(self._sampling)
-        if self._sampling.top_p == 1:
+        law = short.law(self._warps)
+        if self._warps.mass == 1:
             return law
         noise, index = self._coins[number]
         times = noise.exponential(Stream.TARGET, index, law.ids) / law.weights
@@ -125,7 +124,7 @@ class DeviceRows:
 
     def _logs(self, scores: torch.Tensor) -> torch.Tensor:
         """The logarithms of the weights of scores ``[rows, some]``."""
-        return (scores.double() - self._peaks) / self._sampling.temperature
+        return (scores.double() - self._peaks) / self._warps.temperature
 
     @cached_property
     def _bound(self) -> torch.Tensor:
@@ -139,8 +138,8 @@ class DeviceRows:
             scores = scores.masked_fill(scores < self._kth, -math.inf)
         logs = self._logs(scores)
         weights = logs.exp()
-        certain = (weights > self._sampling.min_p * (1 + MARGIN)) | (scores == self._peaks)
-        if self._sampling.top_p < 1:
+        certain = (weights > self._warps.least * (1 + MARGIN)) | (scores == self._peaks)
+        if self._warps.mass < 1:
             others = self._logs(most.values[:, HEAVY:]).amax(dim=1, keepdim=True) if size > HEAVY * BLOCK else -math.inf
             certain &= self._inside(logs, weights) & (logs > others + MARGIN)
         heard = -torch.log(self._words.gather(1, ids).double() * 2.0**-32)
@@ -152,12 +151,12 @@ class DeviceRows:
         sums = heaviest.exp().cumsum(dim=1)
         ahead = torch.searchsorted(-heaviest, MARGIN - logs, right=True)
         before = sums.gather(1, (ahead - 1).clamp_min(0)) - weights
-        return before < self._sampling.top_p * sums[:, -1:] * (1 - MARGIN)
+        return before < self._warps.mass * sums[:, -1:] * (1 - MARGIN)
 
     def _first_in_nucleus(self, number: int, law: Distribution, order: NDArray[np.int64]) -> Distribution | None:
         """The first token, in this order, that top-p keeps; None where rounding leaves it open."""
         row = self._rows[number : number + 1]
-        logs = ((row.double() - self._peaks[number]) / self._sampling.temperature)[0]
+        logs = ((row.double() - self._peaks[number]) / self._warps.temperature)[0]
         if self._kth is not None:
             logs = logs.masked_fill(row[0] < self._kth[number], -math.inf)
         weights = logs.exp()
@@ -167,9 +166,9 @@ class DeviceRows:
             sums = [weights.sum(), weights[logs > own + MARGIN].sum(), weights[logs >= own - MARGIN].sum()]
             mass, before, up_to = torch.stack(sums).tolist()
             doubt = mass * MARGIN
-            if up_to - weight + doubt < self._sampling.top_p * mass:
+            if up_to - weight + doubt < self._warps.mass * mass:
                 return Distribution(law.ids[place : place + 1], law.weights[place : place + 1])
-            if before - doubt < self._sampling.top_p * mass:
+            if before - doubt < self._warps.mass * mass:
                 return None
         return None
 

@@ -11,7 +11,7 @@ import torch
 
 from paceline.law.kernel_rows import gumbel
 from paceline.law.noise import Noise, Stream
-from paceline.law.settings import Sampling
+from paceline.law.warp import Warps
 
 COLDEST = 0.02
 """Lower temperatures count as this one."""
@@ -21,19 +21,19 @@ INDEX = 5
 NUMBERS = 10
 
 
-def numbers_of(sampling: Sampling, coins: tuple[Noise, int] | None) -> list[int]:
-    """What `Draws` reads of a text. Without noise the likeliest token wins."""
-    cold = sampling.greedy
-    floats = [1.0, 1.0, 0.0] if cold else [max(sampling.temperature, COLDEST), sampling.top_p, sampling.min_p]
+def numbers_of(warps: Warps, coins: tuple[Noise, int] | None) -> list[int]:
+    """What `Draws` reads of a text; of its cuts those that kernels know. Without noise the likeliest token wins."""
+    cold = warps.temperature == 0
+    floats = [1.0, 1.0, 0.0] if cold else [max(warps.temperature, COLDEST), warps.mass, warps.least]
     noise, index = coins or (Noise(0), 0)
     counters = [index, noise.sample, Stream.TARGET, *noise.key]
     bits: list[int] = np.array(floats, np.float32).view(np.int32).tolist()
-    return [*bits, 0 if cold else min(sampling.top_k, 1 << 40), int(coins is not None), *counters]
+    return [*bits, min(warps.most, 1 << 40), int(coins is not None), *counters]
 
 
-def cuts(sampling: Sampling) -> bool:
+def cuts(warps: Warps) -> bool:
     """Whether any token is left out of the draw."""
-    return not sampling.greedy and bool(sampling.top_k or sampling.top_p < 1 or sampling.min_p)
+    return bool(warps.most or warps.mass < 1 or warps.least)
 
 
 class Draws:
@@ -63,15 +63,15 @@ class Draws:
         return logs, rest.clamp_min(1e-30).log()
 
     def _left(self, logs: torch.Tensor, shares: torch.Tensor, rest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        top_k, top_p, min_p = self._numbers[:, FLOATS, None, None], self._float(1), self._float(2)
+        most, mass, least = self._numbers[:, FLOATS, None, None], self._float(1), self._float(2)
         ranks = torch.arange(logs.shape[-1], device=logs.device)
-        kept = (top_k == 0) | (ranks < top_k)
-        whole = torch.where(top_k == 0, 1.0, (shares * kept).sum(dim=-1, keepdim=True))
+        kept = (most == 0) | (ranks < most)
+        whole = torch.where(most == 0, 1.0, (shares * kept).sum(dim=-1, keepdim=True))
         before = shares.cumsum(dim=-1) - shares
-        kept = kept & ((top_p >= 1) | (before < top_p * whole))
-        kept = kept & (shares >= min_p * shares[..., :1])
+        kept = kept & ((mass >= 1) | (before < mass * whole))
+        kept = kept & (shares >= least * shares[..., :1])
         logs = logs.masked_fill(~kept, -torch.inf)
-        open_end = kept[..., -1] & (top_k == 0)[..., 0]
+        open_end = kept[..., -1] & (most == 0)[..., 0]
         left = torch.where(open_end, rest, 0.0)
         total = (shares * kept).sum(dim=-1) + left
         return logs - total.log()[..., None], left / total

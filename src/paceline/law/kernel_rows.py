@@ -13,7 +13,8 @@ from paceline.law.device_rows import BLOCK, CROSSING, HEAVY, MARGIN, Coins, Devi
 from paceline.law.noise import Noise
 from paceline.law.on_device import counters, sent
 from paceline.law.on_device import gumbel as by_torch
-from paceline.law.settings import Sampling
+from paceline.law.settings import of_kernel
+from paceline.law.warp import Warps
 from paceline.once import once
 
 MANY = 8
@@ -46,10 +47,10 @@ class KernelRows(DeviceRows):
         as floats."""
         from paceline.law import racing
 
-        rows, sampling, kth = self._rows, self._sampling, self._kth
+        rows, warps, kth = self._rows, self._warps, self._kth
         (count, size), room = rows.shape, min(CROSSING, rows.shape[1])
         blocks, line = -(-size // BLOCK), 2 + 2 * room
-        floats = np.array([sampling.temperature, sampling.min_p, 1 + MARGIN], np.float64).view(np.int64)
+        floats = np.array([warps.temperature, warps.least, 1 + MARGIN], np.float64).view(np.int64)
         numbers = sent(torch.tensor([*floats.tolist(), *counters(self._coins)]), rows.device)
         maxima = rows.new_empty((count, blocks), dtype=torch.float32)
         limits = rows.new_empty(count, dtype=torch.float64)
@@ -82,9 +83,9 @@ def in_one_kernel(numbers: torch.Tensor, ids: torch.Tensor, ahead: int) -> torch
     return result
 
 
-def fits(rows: torch.Tensor, sampling: Sampling) -> bool:
+def fits(rows: torch.Tensor, warps: Warps) -> bool:
     """Whether the kernels are for such rows, and work where these are."""
-    return rows.device.type == "cuda" and sampling.top_p == 1 and rows.dtype in TYPES and obstacle(rows.device) is None
+    return rows.device.type == "cuda" and warps.in_one_race and rows.dtype in TYPES and obstacle(rows.device) is None
 
 
 @cache
@@ -108,8 +109,8 @@ def _agree(device: torch.device) -> bool:
     ids = torch.arange(200, device=device).expand(len(coins), -1)
     if not torch.allclose(in_one_kernel(numbers, ids, 3), by_torch(numbers, ids, 3), rtol=1e-4, atol=1e-4):
         return False
-    settings = Sampling(temperature=0.8), Sampling(temperature=1.3, top_k=40), Sampling(temperature=1.0, min_p=0.05)
+    settings = of_kernel(0.8), of_kernel(1.3, "most"), of_kernel(1.0, "least")
     return all(
-        KernelRows(rows, sampling, coins).winners() == DeviceRows(rows, sampling, coins).winners()
-        for sampling in settings
+        KernelRows(rows, warps, coins).winners() == DeviceRows(rows, warps, coins).winners()
+        for warps in map(Warps.of, settings)
     )

@@ -116,7 +116,9 @@ def _drop(ids: Any, times: Any, count: int, bound: float) -> int:
 
 
 @compiled(public=True)
-def contesting(row: Any, temperature: float, min_p: float, index: int, sample: int, k0: int, k1: int, ids: Any) -> Any:
+def contesting(
+    row: Any, temperature: float, lightest: float, index: int, sample: int, k0: int, k1: int, ids: Any
+) -> Any:
     """The greatest score of a row, and how many tokens have the least time but for rounding, of those that min-p may
     keep. None have where there is no finite greatest score, or too many are so close."""
     place, text, key0, key1 = uint64(index), uint64(sample), uint64(k0), uint64(k1)
@@ -144,7 +146,7 @@ def contesting(row: Any, temperature: float, min_p: float, index: int, sample: i
                 continue
             weight = math.exp((np.float64(row[token]) - peak) / temperature)
             time = -math.log(uniform(uint64(token), place, text, uint64(0), key0, key1)) / weight
-            if time > bound or weight < min_p * (1 - MARGIN):
+            if time > bound or weight < lightest * (1 - MARGIN):
                 continue
             if count == ids.size:
                 count = _drop(ids, times, count, bound)
@@ -152,8 +154,8 @@ def contesting(row: Any, temperature: float, min_p: float, index: int, sample: i
                 return peak, 0
             ids[count], times[count] = token, time
             count += 1
-            if row[token] == peak or weight >= min_p * (1 + MARGIN):
+            if row[token] == peak or weight >= lightest * (1 + MARGIN):
                 bound = min(bound, time * (1 + MARGIN))
                 least = 2.0**32 * math.exp(-bound * heaviest) - 2
-                lowest = math.log(max(min_p, LEAST / bound)) - MARGIN
+                lowest = math.log(max(lightest, LEAST / bound)) - MARGIN
     return peak, _drop(ids, times, count, bound)

@@ -16,7 +16,7 @@ from paceline.law.distribution import Distribution
 from paceline.law.noise import Noise
 from paceline.law.scores import full_precision, log_probabilities
 from paceline.law.settings import Sampling
-from paceline.law.warp import check_peak, warped
+from paceline.law.warp import Warps, check_peak, warped
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,12 +32,16 @@ class Law:
     def __init__(self, sampling: Sampling, prompt_length: int) -> None:
         self.sampling = sampling
         self.prompt_length = prompt_length
-        self._adjusts, self._adjustment = sampling.adjusts, Adjustment(sampling, prompt_length)
+        self.adjusts, self._adjustment = sampling.adjusts, Adjustment(sampling, prompt_length)
+        self.warps, self.stateful = Warps.of(sampling), sampling.stateful
+        self.reads_ahead = self.warps.in_one_race and not self.stateful
+        """Whether places that the text may not reach can be read with its next one: processors are asked along the
+        path alone, and only one race settles all places in the same wait."""
 
     @property
     def argmax_only(self) -> bool:
         """Whether the next token is the argmax of the model's own row, so that no row need be fetched."""
-        return self.sampling.greedy and not self.sampling.adjusts
+        return self.sampling.greedy and not self.adjusts
 
     @staticmethod
     def check_peak(peak: float) -> None:
@@ -52,7 +56,7 @@ class Law:
         """
         row = row.detach() if row.requires_grad else row
         scores = full_precision(row)
-        if not self._adjusts:
+        if not self.adjusts:
             return scores
         return self._adjustment.apply(scores.clone() if scores is row else scores, tokens)
 
@@ -63,7 +67,7 @@ class Law:
     def of_adjusted(self, scores: torch.Tensor) -> Distribution:
         """The law, of what `adjust` returned."""
         if not self.sampling.greedy:
-            return warped(scores.numpy(force=True), self.sampling)
+            return warped(scores.numpy(force=True), self.warps)
         best = int(scores.argmax())  # the first of equals, which is the lowest id
         check_peak(float(scores[best]))
         return Distribution.one_hot(best)
@@ -96,13 +100,12 @@ def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
         elif isinstance(scores := _tried(law.adjust, row, tokens), Exception):
             found[number] = scores
         else:
-            if law.sampling.processors and len(places) > 1:
+            if law.stateful and len(places) > 1:
                 scores = scores.clone()  # a processor may return the next place's scores in the same memory
-            warps = (getattr(law.sampling, name) for name in ("temperature", "top_k", "top_p", "min_p"))
-            alike = *warps, scores.device, scores.dtype, scores.shape
+            alike = law.warps, scores.device, scores.dtype, scores.shape
             races.setdefault(alike, []).append(SampledPlace(number, law, scores, (noise, len(tokens))))
     for together in races.values():
-        few = contenders([one.scores for one in together], together[0].law.sampling, [one.coins for one in together])
+        few = contenders([one.scores for one in together], together[0].law.warps, [one.coins for one in together])
         for one, some in zip(together, few, strict=True):
             found[one.number] = _tried(one.law.of_adjusted, one.scores) if some is None else some
     return [found[number] for number in range(len(places))]
@@ -110,7 +113,7 @@ def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
 
 def _on_host(law: Law, row: torch.Tensor, tokens: NDArray[np.int64], noise: Noise) -> Distribution:
     scores = law.adjust(row, tokens)
-    few = on_host(scores, law.sampling, (noise, len(tokens)))
+    few = on_host(scores, law.warps, (noise, len(tokens)))
     return law.of_adjusted(scores) if few is None else few
 
 

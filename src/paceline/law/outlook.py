@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from paceline.law.distribution import Distribution
 from paceline.law.scores import full_precision
-from paceline.law.settings import Sampling
-from paceline.law.warp import warped
+from paceline.law.table import Acts
+from paceline.law.warp import Warps, warped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from paceline.law.adjust import Adjustment
     from paceline.law.noise import Noise
+    from paceline.law.settings import Sampling
 
 NEGLIGIBLE = 1e-5
 """Tokens less likely than this share of the best one are not drafted."""
@@ -43,8 +44,7 @@ Floats = NDArray[np.float64]
 class Draw:
     """How a token is chosen after a row, where the row decides by itself. Without ``noise`` the likeliest wins."""
 
-    sampling: Sampling
-    """Temperature, top-k, top-p and min-p of it."""
+    warps: Warps
     noise: Noise | None
     place: int
     """Of the first such token in the text."""
@@ -55,27 +55,27 @@ class Outlook:
     rank the tokens."""
 
     def __init__(self, sampling: Sampling, prompt_length: int) -> None:
-        settings = replace(sampling, processors=())
+        settings = sampling.without(lambda row: row.stateful)
         if sampling.greedy:
-            settings = replace(settings, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        self._sampling = settings
+            settings = replace(settings.without(lambda row: row.acts is Acts.AS_CUT), temperature=1.0)
+        self._adjusts, self._warps = settings.adjusts, Warps.of(settings)
 
         @lru_cache(maxsize=1)
         def adjustment(size: int) -> Adjustment:
             from paceline.law.adjust import Adjustment
 
-            return Adjustment(_within(settings, size), prompt_length)
+            return Adjustment(settings.within(size), prompt_length)
 
         self._adjustment = adjustment
 
     def draw(self, noise: Noise | None, place: int) -> Draw | None:
-        """None where more than the row decides."""
-        return None if self._sampling.adjusts else Draw(self._sampling, noise, place)
+        """None where more than the row decides, or by cuts that no kernel knows."""
+        return Draw(self._warps, noise, place) if self._warps.in_kernels and not self._adjusts else None
 
     def laws(self, rows: torch.Tensor, texts: Iterable[Ints]) -> list[Distribution]:
         """The law of each row of ``[rows, vocabulary]``; ``texts`` are the tokens before each, read only if needed."""
         rows = full_precision(rows.detach())
-        if self._sampling.adjusts:
+        if self._adjusts:
             import torch
 
             adjustment = self._adjustment(rows.shape[1])
@@ -84,7 +84,7 @@ class Outlook:
 
     def over(self, ids: Ints, logs: Floats, size: int, text: Ints) -> Distribution:
         """The law over a few tokens, ``ids`` ascending of ``size`` in all, whose log-probabilities are ``logs``."""
-        if self._sampling.adjusts:
+        if self._adjusts:
             import torch
 
             row = torch.full((size,), -torch.inf, dtype=torch.float64)
@@ -92,7 +92,7 @@ class Outlook:
             logs = self._adjustment(size).apply(row, text).numpy()[ids]
         if not len(ids) or not np.isfinite(logs.max()):
             return NOTHING_LIKELY
-        law = warped(logs, self._sampling)
+        law = warped(logs, self._warps)
         return Distribution(ids[law.ids], law.weights)
 
     def _law(self, row: NDArray[np.floating[Any]]) -> Distribution:
@@ -100,16 +100,7 @@ class Outlook:
         peak = float(row.max())
         if not np.isfinite(peak):
             return NOTHING_LIKELY
-        least = peak + self._sampling.temperature * LOG_NEGLIGIBLE
+        least = peak + self._warps.temperature * LOG_NEGLIGIBLE
         ids = np.flatnonzero(row >= least)
-        law = warped(row[ids], self._sampling)
+        law = warped(row[ids], self._warps)
         return Distribution(ids[law.ids], law.weights)
-
-
-def _within(sampling: Sampling, size: int) -> Sampling:
-    """The settings without those of tokens that the drafter's model does not have."""
-    return replace(
-        sampling,
-        logit_bias={token: bias for token, bias in sampling.logit_bias.items() if token < size},
-        banned=tuple(entry for entry in sampling.banned if entry[-1] < size),
-    )

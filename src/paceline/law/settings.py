@@ -1,21 +1,76 @@
-"""The settings of sampling, checked once when they are made."""
+"""The settings of sampling: one table, each row checked when a value is given.
 
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
-from math import isfinite
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+A new setting is a field of `Sampling` with its row, a line of `SamplingOptions`, and whatever functions the row names.
+Everything else goes through the rows: the law, its kernels and drafts, flags and records, `check`, other libraries.
+"""
 
-from paceline.errors import InputError, name_of
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, isfinite
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
+
+from paceline.law.table import Acts, InTransformers, SettingRow, groups, packed, setting, table
+from paceline.law.values import (
+    is_listed,
+    number,
+    require,
+    require_callables,
+    require_number,
+    require_whole,
+    short_repr,
+    whole,
+)
 
 if TYPE_CHECKING:
     import torch
 
 Processor: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 """``(token ids [1, length], scores [1, vocabulary]) -> scores``, as transformers calls its own."""
-LEAVE = "; leave it out for the default"
+EVERYWHERE = ("transformers", "llama.cpp", "openvino", "mlx-lm", "vllm")
+SamplingT = TypeVar("SamplingT", bound="Sampling")
+
+
+# --- checks ---
+
+
+def _check_bias(name: str, value: Any) -> None:
+    bias_of = f"{name} is a dict of token ids and numbers, such as {{7: -2.5}}"
+    require(isinstance(value, Mapping), f"{bias_of}, not {value!r}")
+    for token, bias in value.items():
+        require_whole(f"a token of {name}", token)
+        require_number(f"{name} of token {token}", bias)
+        require(token >= 0, f"{name} names token {token}: token ids start at 0")
+        require(isfinite(bias), f"{name} of token {token} is {bias}: use a finite number or banned")
+
+
+def _check_bans(name: str, value: Any) -> None:
+    lists = f"{name} is a list of token sequences, such as [[7], [3, 5]]"
+    require(is_listed(value), f"{lists}, not {value!r}")
+    for entry in value:
+        require(is_listed(entry), f"{lists}; it holds {entry!r}")
+        for token in entry:
+            require_whole(f"a token of {name}", token)
+        require(len(entry) > 0, f"{name} holds an empty entry: give each at least one token id")
+        require(min(entry) >= 0, f"{name} holds {tuple(entry)}: token ids start at 0")
+
+
+def _check_processors(name: str, value: Any) -> None:
+    require_callables(name, "processor", value, ("the token ids", "the scores"))
+
+
+# --- the table ---
+
+_EMITTED: dict[str, Any] = {
+    "kind": float,
+    "check": number(isfinite, "use a finite number, or 0 for none"),
+    "acts": Acts.ON_LOGITS,
+    "host": "adjust.Emitted",
+    "side_by_side": "side_by_side.Emitted",
+    "reference": lambda scores, emitted, presence, frequency: scores - presence * (emitted > 0) - frequency * emitted,
+}
+"""Of the two penalties on emitted tokens, which are subtracted in one step: two would round twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,36 +83,142 @@ class Sampling:
     where the temperature is above 0 ``temperature``, ``top_k``, ``top_p``, ``min_p``.
     """
 
-    temperature: float = 0.0
+    temperature: float = setting(
+        0.0,
+        kind=float,
+        check=number(
+            lambda value: value >= 0 and isfinite(value), "use 0 for greedy decoding or a positive finite number"
+        ),
+        help="0 for the most probable token (default: the model's own, or 0)",
+        elsewhere={"transformers": "temperature"},
+        transformers=InTransformers(processor="TemperatureLogitsWarper", argument="temperature"),
+    )
     """0 is greedy: the most likely token, the lowest id among equals."""
-    top_k: int = 0
+    top_k: int = setting(
+        0,
+        kind=int,
+        check=whole(lambda value: value >= 0, "use a number of tokens, or 0 to keep all"),
+        help="keep the K most probable tokens",
+        largest=1 << 31,
+        acts=Acts.AS_CUT,
+        host="warp.most_likely",
+        kernel="most",
+        elsewhere=dict.fromkeys(EVERYWHERE, "top_k"),
+        transformers=InTransformers(processor="TopKLogitsWarper", argument="top_k", if_unset=50, always_given=True),
+        label="top-k",
+        tried=(12, 40),
+    )
     """0 is off. Tokens that tie with the k-th survive too."""
-    top_p: float = 1.0
+    top_p: float = setting(
+        1.0,
+        kind=float,
+        check=number(lambda value: 0 < value <= 1, "use a mass above 0 and up to 1, which keeps all"),
+        help="keep the most probable tokens that hold this share of the mass",
+        acts=Acts.AS_CUT,
+        host="warp.nucleus",
+        kernel="mass",
+        elsewhere=dict.fromkeys(("transformers", "openvino", "vllm"), "top_p"),  # others cut before temperature
+        transformers=InTransformers(processor="TopPLogitsWarper", argument="top_p", always_given=True),
+        label="top-p",
+        tried=(0.9, 0.95),
+        loosened=lambda value, error: min(1.0, value * exp(2 * error)),
+    )
     """A token survives if those before it hold less than this mass; equals stand in order of id."""
-    min_p: float = 0.0
+    min_p: float = setting(
+        0.0,
+        kind=float,
+        check=number(lambda value: 0 <= value < 1, "use a fraction below 1, or 0 to keep all"),
+        help="keep tokens at least this probable, relative to the best",
+        acts=Acts.AS_CUT,
+        host="warp.likely_enough",
+        kernel="least",
+        elsewhere={"transformers": "min_p"},  # others cut before temperature, or before top-k
+        transformers=InTransformers(processor="MinPLogitsWarper", argument="min_p"),
+        label="min-p",
+        tried=(0.05, 0.02),
+        loosened=lambda value, error: value * exp(-2 * error),
+    )
     """A token survives if it is at least this fraction as likely as the most likely one."""
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
-    banned: Sequence[Sequence[int]] = ()
+    logit_bias: Mapping[int, float] = setting(
+        {},
+        check=_check_bias,
+        acts=Acts.ON_LOGITS,
+        host="adjust.Bias",
+        side_by_side="side_by_side.Bias",
+        token=lambda token: token,
+        elsewhere={"transformers": "sequence_bias"},
+        transformers=InTransformers(
+            processor="SequenceBiasLogitsProcessor",
+            given=lambda value: [[[token], bias] for token, bias in value.items()],
+        ),
+        label="bias",
+        tried=(lambda vocab_size: {vocab_size // 2: 1.5},),
+    )
+    repetition_penalty: float = setting(
+        1.0,
+        kind=float,
+        check=number(lambda value: value > 0 and isfinite(value), "use a positive finite number, or 1 for none"),
+        help="divide positive logits of tokens that occurred by this, multiply negative ones",
+        acts=Acts.ON_LOGITS,
+        host="adjust.Repetition",
+        side_by_side="side_by_side.Repetition",
+        elsewhere={"transformers": "repetition_penalty"},
+        transformers=InTransformers(processor="RepetitionPenaltyLogitsProcessor", argument="penalty"),
+        label="repetition",
+        tried=(1.2, 1.3),
+        stretch=lambda value: max(value, 1 / value),
+    )
+    presence_penalty: float = setting(
+        0.0,
+        help="subtract this from the logits of tokens that were emitted",
+        label="presence",
+        tried=(0.5, 0.6),
+        **_EMITTED,
+    )
+    frequency_penalty: float = setting(
+        0.0,
+        help="subtract this for every time a token was emitted",
+        label="frequency",
+        tried=(0.3, 0.4),
+        **_EMITTED,
+    )
+    banned: Sequence[Sequence[int]] = setting(
+        (),
+        check=_check_bans,
+        acts=Acts.ON_LOGITS,
+        host="adjust.Bans",
+        side_by_side="side_by_side.Bans",
+        token=lambda entry: entry[-1],
+        elsewhere={"transformers": "bad_words_ids"},
+        transformers=InTransformers(
+            processor="NoBadWordsLogitsProcessor", given=lambda value: [list(entry) for entry in value]
+        ),
+        label="bans",
+        tried=(lambda vocab_size: ((vocab_size // 2 + 1,), (vocab_size // 2, vocab_size // 2 - 1)),),
+    )
     """Token sequences never completed: the last token is impossible where the others stand before it."""
-    processors: Sequence[Processor] = ()
-    seed: int = 0
+    processors: Sequence[Processor] = setting(
+        (), check=_check_processors, acts=Acts.ON_LOGITS, host="adjust.Processors", stateful=True
+    )
+    seed: int = setting(
+        0,
+        kind=int,
+        check=whole(lambda value: 0 <= value < 2**64, "choose one from 0 to 2**64 - 1"),
+        help="same seed, same text, with every method of the coupled rule (default: a new one, which is printed)",
+        largest=(1 << 64) - 1,
+    )
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
-            require_number(name, getattr(self, name))
-        require_whole("top_k", self.top_k)
-        require_whole("seed", self.seed)
-        require_callables("processors", "processor", self.processors, ("the token ids", "the scores"))
-        self._check_warps()
-        self._check_penalties()
-        self._check_tokens()
-        _require(0 <= self.seed < 2**64, f"seed is {self.seed}: choose one from 0 to 2**64 - 1")
+        for row in self.rows:
+            row.check(row.name, getattr(self, row.name))
 
     def __repr__(self) -> str:
         return short_repr(self)
+
+    @property
+    def rows(self) -> tuple[SettingRow, ...]:
+        """The table of these settings, with those that a subclass adds."""
+        return table(type(self))
 
     @property
     def greedy(self) -> bool:
@@ -66,115 +227,78 @@ class Sampling:
     @property
     def adjusts(self) -> bool:
         """Whether anything acts on the logits before temperature does."""
-        penalises = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
-        return penalises or bool(self.logit_bias or self.banned or self.processors)
+        return next(self.groups(Acts.ON_LOGITS), None) is not None
 
-    def _check_warps(self) -> None:
-        _require(
-            self.temperature >= 0 and isfinite(self.temperature),
-            f"temperature is {self.temperature}: use 0 for greedy decoding or a positive finite number",
-        )
-        _require(self.top_k >= 0, f"top_k is {self.top_k}: use a number of tokens, or 0 to keep all")
-        _require(0 < self.top_p <= 1, f"top_p is {self.top_p}: use a mass above 0 and up to 1, which keeps all")
-        _require(0 <= self.min_p < 1, f"min_p is {self.min_p}: use a fraction below 1, or 0 to keep all")
+    @property
+    def stateful(self) -> bool:
+        """Whether functions of the user act, which may keep state."""
+        return any(row.stateful and row.active(getattr(self, row.name)) for row in self.rows)
 
-    def _check_penalties(self) -> None:
-        _require(
-            self.repetition_penalty > 0 and isfinite(self.repetition_penalty),
-            f"repetition_penalty is {self.repetition_penalty}: use a positive finite number, or 1 for none",
-        )
-        for name in ("presence_penalty", "frequency_penalty"):
-            value = getattr(self, name)
-            _require(isfinite(value), f"{name} is {value}: use a finite number, or 0 for none")
+    def groups(self, acts: Acts) -> Iterator[tuple[tuple[SettingRow, ...], tuple[Any, ...]]]:
+        """The rows that change anything, those that act together as one, with their values. All others are off."""
+        for group in groups(type(self), acts):
+            values = tuple(getattr(self, row.name) for row in group)
+            if any(row.active(value) for row, value in zip(group, values, strict=True)):
+                yield group, values
 
-    def _check_tokens(self) -> None:
-        bias_of = "logit_bias is a dict of token ids and numbers, such as {7: -2.5}"
-        _require(isinstance(self.logit_bias, Mapping), f"{bias_of}, not {self.logit_bias!r}")
-        for token, bias in self.logit_bias.items():
-            require_whole("a token of logit_bias", token)
-            require_number(f"logit_bias of token {token}", bias)
-            _require(token >= 0, f"logit_bias names token {token}: token ids start at 0")
-            _require(isfinite(bias), f"logit_bias of token {token} is {bias}: use a finite number or banned")
-        lists = "banned is a list of token sequences, such as [[7], [3, 5]]"
-        _require(is_listed(self.banned), f"{lists}, not {self.banned!r}")
-        for entry in self.banned:
-            _require(is_listed(entry), f"{lists}; it holds {entry!r}")
-            for token in entry:
-                require_whole("a token of banned", token)
-            _require(len(entry) > 0, "banned holds an empty entry: give each at least one token id")
-            _require(min(entry) >= 0, f"banned holds {tuple(entry)}: token ids start at 0")
+    def acting(self) -> Iterator[tuple[SettingRow, Any]]:
+        """Every setting that changes the law, with its value. A greedy text is cut to one token anyhow."""
+        for row in self.rows:
+            value = getattr(self, row.name)
+            if row.acts is not None and not (self.greedy and row.acts is Acts.AS_CUT) and row.active(value):
+                yield row, value
 
+    def without(self: SamplingT, out: Callable[[SettingRow], bool]) -> SamplingT:
+        """The settings with some rows at their defaults."""
+        return replace(self, **{row.name: row.default for row in self.rows if out(row)})
 
-def require_whole(name: str, value: object) -> None:
-    """Refuse a setting that is no whole number; True and False are none."""
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    _require(whole, f"{name} is a whole number, not {value!r}{_mend(value, int)}")
+    def within(self: SamplingT, vocab_size: int) -> SamplingT:
+        """The settings without what they say of tokens beyond a vocabulary."""
+        naming = (row for row in self.rows if row.token is not None)
+        return replace(self, **{row.name: row.within(getattr(self, row.name), vocab_size) for row in naming})
 
+    def elsewhere(self, library: str) -> dict[str, Any]:
+        """What acts, under the names of another library that has it by the same law."""
+        return {row.elsewhere[library]: value for row, value in self.acting() if library in row.elsewhere}
 
-def require_number(name: str, value: object) -> None:
-    """Refuse a setting that is no number; True and False are none."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise InputError(f"{name} is a number, not {value!r}{_mend(value, float)}")
-    try:
-        float(value)
-    except OverflowError:
-        raise InputError(f"{name} has too many digits: use a number of at most 1.8e308") from None
+    def lacking(self, library: str) -> list[str]:
+        """The names of what acts and another library does not have by the same law."""
+        return [row.name for row, _ in self.acting() if library not in row.elsewhere]
+
+    def packed(self) -> dict[str, Any]:
+        """The settings as JSON, but for functions."""
+        return {row.name: packed(getattr(self, row.name)) for row in self.rows if not row.stateful}
+
+    @classmethod
+    def unpacked(cls: type[SamplingT], given: Mapping[str, Any]) -> SamplingT:
+        """The settings of `packed`; without those that a process knows nothing of."""
+        known = (row for row in table(cls) if row.name in given)
+        return cls(**{row.name: row.unpacked(given[row.name]) for row in known})
 
 
-def is_listed(value: object) -> bool:
-    """Whether a value is a list, or what is as good as one."""
-    return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+class SamplingOptions(TypedDict, total=False):
+    """The settings of `Sampling` that a call may give, for editors and type checkers."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    logit_bias: Mapping[int, float]
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    banned: Sequence[Sequence[int]]
+    processors: Sequence[Processor]
+    seed: int | None
+    """None for a new one, which the result holds."""
 
 
-def require_callables(name: str, one: str, value: object, arguments: Sequence[str]) -> None:
-    """Refuse a setting that is no list of functions of these ``arguments``. A list may be callable itself, as those of
-    transformers are."""
-    _require(is_listed(value) or not callable(value), f"{name} is a list: put the one {one} into a list")
-    _require(is_listed(value), f"{name} is a list of functions, not {value!r}" + (LEAVE if value is None else ""))
-    for member in value if isinstance(value, Collection) else ():
-        _require(callable(member), f"{name} is a list of functions; it holds {member!r}")
-        _require_arguments(f"a {one}", member, arguments)
+def of_kernel(temperature: float, *fields_of_kernels: str) -> Sampling:
+    """Settings with the examples of these cuts of kernels."""
+    rows = (row for row in table(Sampling) if row.kernel in fields_of_kernels)
+    return Sampling(temperature=temperature, **{row.name: row.tried[0] for row in rows})
 
 
-def require_callable(name: str, value: object, arguments: Sequence[str]) -> None:
-    """Refuse a setting that is no function of these ``arguments``."""
-    _require(callable(value), f"{name} is a function, not {value!r}")
-    _require_arguments(name, value, arguments)
-
-
-def _require_arguments(one: str, function: Any, arguments: Sequence[str]) -> None:
-    """Refuse a function that cannot be called with so many arguments, where it says what it takes."""
-    try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError):
-        return
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        named = [each.name for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        takes = f"{name_of(function)} takes ({', '.join(named)})"
-        raise InputError(f"{one} is called with {' and '.join(arguments)}, and {takes}") from None
-
-
-def _mend(value: object, kind: type[int] | type[float]) -> str:
-    """What to write instead, where that is plain."""
-    if value is None:
-        return LEAVE
-    if isinstance(value, (str, float)):
-        with suppress(ValueError, OverflowError):
-            number = float(value)
-            return f"; write {kind(number)}" if kind(number) == number else ""
-    return ""
-
-
-def short_repr(settings: Any) -> str:
-    """A dataclass by the fields that are not as they are by default."""
-    usual = type(settings)()
-    given = ((one.name, getattr(settings, one.name)) for one in fields(settings))
-    told = (f"{name}={value!r}" for name, value in given if value != getattr(usual, name))
-    return f"{type(settings).__name__}({', '.join(told)})"
-
-
-def _require(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise InputError(sentence)
+def named_elsewhere(library: str, name: str) -> SettingRow:
+    """The setting that another library calls so."""
+    return next(row for row in table(Sampling) if row.elsewhere.get(library) == name)

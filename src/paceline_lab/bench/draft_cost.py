@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from statistics import fmean, median
 from typing import NamedTuple
@@ -26,6 +26,8 @@ import torch
 from paceline.context import Context, Ending
 from paceline.drafters.base import Ask, Budget, Drafter, Plain, Seen
 from paceline.law import KeyedDice, Law, Noise, Sampling
+from paceline.law.settings import of_kernel
+from paceline.law.table import Acts
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target, Want
 from paceline.targets.reading import Floats, Top
 from paceline.targets.replay import ReplayRows
@@ -46,15 +48,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PLAIN = Plain.name
 HISTORY = 2000
 """Tokens before a choice, which penalties look at."""
+WARM_TEXT = Sampling(temperature=0.8)
+CUTS = {
+    f"t=0.8 {row.label} {row.tried[0]}": {row.name: row.tried[0]} for row in WARM_TEXT.rows if row.acts is Acts.AS_CUT
+}
+PENALTIES = {row.name: row.tried[0] for row in WARM_TEXT.rows if row.acts is Acts.ON_LOGITS and row.kind}
 SETTINGS = {
     "greedy": Sampling(),
-    "t=0.8 top-p 0.9": Sampling(temperature=0.8, top_p=0.9),
-    "t=0.8 top-k 50": Sampling(temperature=0.8, top_k=50),
-    "t=0.8 min-p 0.05": Sampling(temperature=0.8, min_p=0.05),
+    **{name: replace(WARM_TEXT, **cut) for name, cut in CUTS.items()},
     "t=1": Sampling(temperature=1.0),
-    "t=0.8 top-p 0.9, penalties": Sampling(
-        temperature=0.8, top_p=0.9, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.3
-    ),
+    "t=0.8 top-p 0.9, penalties": replace(of_kernel(0.8, "mass"), **PENALTIES),
 }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from paceline.context import Context, Ending, Ints
 from paceline.drafters import Drafter
 from paceline.law import Sampling
+from paceline.law.table import Acts, SettingRow, grouped, table
 from paceline.planning.acceptance import Acceptance, Point
 from paceline.planning.base import Planner
 from paceline.planning.calibrated import Calibrated
@@ -99,26 +100,31 @@ def cases(
                     yield case
 
 
-def samplings(vocab_size: int, seed: int) -> dict[str, Sampling]:
+def samplings(vocab_size: int, seed: int, kind: type[Sampling] = Sampling) -> dict[str, Sampling]:
     """Every setting that shapes the law, alone and together. At least half of them sample, each with its own seed."""
-    middle = vocab_size // 2
-    sampled: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("t=0.7", {"temperature": 0.7}),
-        ("t=1", {}),
-        ("t=1 top-k 12", {"top_k": 12}),
-        ("t=1 top-p 0.9", {"top_p": 0.9}),
-        ("t=1 min-p 0.05", {"min_p": 0.05}),
-        ("t=0.8 top-k 40 top-p 0.95 min-p 0.02", {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.02}),
-        ("t=1 repetition 1.2", {"repetition_penalty": 1.2}),
-        ("t=0.9 presence 0.5 frequency 0.3", {"temperature": 0.9, "presence_penalty": 0.5, "frequency_penalty": 0.3}),
-        ("t=1 bias and bans", {"logit_bias": {middle: 1.5}, "banned": ((middle + 1,), (middle, middle - 1))}),
-    )
+    rows = [row for row in table(kind) if row.tried]
+    cuts = [row for row in rows if row.acts is Acts.AS_CUT]
+    numbers = [group for group in grouped(row for row in rows if row.acts is Acts.ON_LOGITS) if group[0].token is None]
+    naming = [row for row in rows if row.token is not None]  # together, since bias makes what is banned likely
+    sampled = [
+        _tried("t=0.7", [], temperature=0.7),
+        _tried("t=1", []),
+        *(_tried("t=1", [row]) for row in cuts),
+        _tried("t=0.8", cuts, 1, temperature=0.8),
+        *(_tried("t=1", group) for group in numbers),
+        ("t=1 bias and bans", {row.name: row.example(0, vocab_size) for row in naming}),
+    ]
+    greedy = [_tried("greedy", []), *(_tried("greedy", group, 1) for group in numbers)]
     return {
-        "greedy": Sampling(),
-        "greedy repetition 1.3": Sampling(repetition_penalty=1.3),
-        "greedy presence 0.6 frequency 0.4": Sampling(presence_penalty=0.6, frequency_penalty=0.4),
-        **{name: Sampling(**{"temperature": 1.0, "seed": seed + i, **how}) for i, (name, how) in enumerate(sampled)},
+        **{name: kind(**how) for name, how in greedy},
+        **{name: kind(**{"temperature": 1.0, "seed": seed + i, **how}) for i, (name, how) in enumerate(sampled)},
     }
+
+
+def _tried(name: str, rows: Sequence[SettingRow], number: int = 0, **how: Any) -> tuple[str, dict[str, Any]]:
+    """Rows with one of their examples."""
+    values = {row.name: row.example(number, 0) for row in rows}
+    return " ".join([name, *(f"{row.label} {values[row.name]}" for row in rows)]), {**how, **values}
 
 
 def settings(target: Target, vocabulary: Vocabulary | None, max_new_tokens: int = 64, seed: int = 0) -> list[Setting]:

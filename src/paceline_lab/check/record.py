@@ -10,6 +10,7 @@ every row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,6 +27,7 @@ from paceline.engine.loop import Session
 from paceline.engine.observe import Observed, Observer
 from paceline.engine.serial import run
 from paceline.law import KeyedDice, Law, Sampling
+from paceline.law.table import Acts, SettingRow
 from paceline.planning.fixed import Fixed
 from paceline.targets.base import Rows, Target
 from paceline.targets.hf.target import HFTarget
@@ -134,25 +136,12 @@ def _gap(difference: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
 
 
 def expected_law(row: torch.Tensor, tokens: Ints, prompt: int, sampling: Sampling) -> NDArray[np.float64]:
-    """Probabilities by transformers' processors, in its order; the two penalties it lacks come after repetition."""
-
-    def penalties(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        seen = torch.bincount(ids[0, prompt:], minlength=scores.shape[-1])
-        return scores - sampling.presence_penalty * (seen > 0) - sampling.frequency_penalty * seen
-
-    processors: list[Any] = []
-    if sampling.logit_bias:
-        processors.append(theirs.SequenceBiasLogitsProcessor([[[t], b] for t, b in sampling.logit_bias.items()]))
-    if sampling.repetition_penalty != 1:
-        processors.append(theirs.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-    processors.append(penalties)
-    if sampling.banned:
-        processors.append(theirs.NoBadWordsLogitsProcessor([list(words) for words in sampling.banned]))
+    """Probabilities by transformers' processors, in its order; what it lacks acts by a formula of the setting's."""
+    emitted = torch.bincount(torch.from_numpy(tokens[prompt:]), minlength=len(row))
+    processors = [_processor(*group, emitted) for group in sampling.groups(Acts.ON_LOGITS)]
     if not sampling.greedy:
         processors.append(theirs.TemperatureLogitsWarper(sampling.temperature))
-        processors += [theirs.TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
-        processors += [theirs.TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
-        processors += [theirs.MinPLogitsWarper(sampling.min_p)] if sampling.min_p > 0 else []
+        processors += [_processor(*group, emitted) for group in sampling.groups(Acts.AS_CUT)]
     ids, scores = torch.from_numpy(tokens)[None], row.cpu()[None].clone()
     for processor in processors:
         scores = processor(ids, scores)
@@ -161,3 +150,16 @@ def expected_law(row: torch.Tensor, tokens: Ints, prompt: int, sampling: Samplin
         scores = torch.where(torch.arange(len(scores)) == scores.argmax(), scores, float("-inf"))
     probabilities: NDArray[np.float64] = Law(Sampling(), 0).log_probabilities(scores).exp().numpy()
     return probabilities
+
+
+def _processor(
+    rows: tuple[SettingRow, ...], values: tuple[Any, ...], emitted: torch.Tensor
+) -> Callable[..., torch.Tensor]:
+    """What rows that act together do, ``(ids, scores) -> scores``."""
+    row, (value, *_) = rows[0], values
+    if row.transformers is None:
+        formula = row.reference
+        assert formula is not None, f"{row.name} has a second formula"
+        return lambda _, scores: formula(scores, emitted, *values)
+    made: Callable[..., torch.Tensor] = getattr(theirs, row.transformers.processor)(row.transformers.given(value))
+    return made

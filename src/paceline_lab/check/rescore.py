@@ -94,14 +94,14 @@ def _both_on_top(flip: Flip, recording: Recording, row: torch.Tensor, error: flo
     """Whether both candidates win by this row, each granted twice the error, in score and at the warps' borders."""
     sampling, tokens = recording.setting.sampling, recording.tokens[: flip.index]
     temperature = sampling.temperature or 1.0
-    slack = 2 * error * max(sampling.repetition_penalty, 1 / sampling.repetition_penalty) / temperature
+    slack = 2 * error * math.prod(row.stretch(value) for row, value in sampling.acting() if row.stretch) / temperature
     law = Law(sampling, recording.start)
     scores = law.adjust(row, tokens).double().cpu().numpy() / temperature
     if not sampling.greedy:
         scores = scores + Noise(sampling.seed).gumbel(flip.index, np.arange(len(scores)))
     best = float(scores[law.distribution(row, tokens).ids].max())
-    top_p, min_p = min(1.0, sampling.top_p * math.exp(2 * slack)), sampling.min_p * math.exp(-2 * slack)
-    loose = Law(replace(sampling, top_p=top_p, min_p=min_p), recording.start)
+    looser = {row.name: row.loosened(value, slack) for row, value in sampling.acting() if row.loosened}
+    loose = Law(replace(sampling, **looser), recording.start)
     for candidate in (flip.chosen, flip.expected):
         raised = row.clone()
         raised[candidate] += 2 * error

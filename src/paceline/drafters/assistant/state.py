@@ -17,7 +17,8 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.counters import Counter, Tally
-from paceline.law import Distribution, Outlook, Sampling
+from paceline.law import Distribution, Outlook
+from paceline.law.table import Acts
 from paceline.targets.base import Rows
 from paceline.translate import LATTICE, WINDOW, Bridge, Follower, Habit, Strategy
 from paceline.tree import Ints
@@ -145,7 +146,7 @@ class ForeignState(AssistantState):
         self.habit = Habit()
         self._followed = len(context)
         self._began = len(follower.ids), len(context)
-        self._own = Outlook(without_ids(context.sampling), 0)
+        self._own = Outlook(context.sampling.without(lambda row: row.acts is Acts.ON_LOGITS), 0)
 
     def branched(self, context: Context, rows: Rows) -> AssistantState:
         other = super().branched(context, rows)
@@ -193,7 +194,8 @@ class ForeignState(AssistantState):
         return max(1, round(depth * rate)) if depth > 0 else 0
 
     def laws(self, rows: torch.Tensor, texts: Iterable[Ints]) -> list[Distribution]:
-        """Over the draft model's tokens: of the text's settings those that name no token of the target."""
+        """Over the draft model's tokens: of the text's settings only the cuts. All others act on tokens of the
+        target."""
         return self._own.laws(rows, texts)
 
     @property
@@ -235,16 +237,3 @@ class SharedState(ForeignState):
             return ours, theirs
         place = int(np.searchsorted(ours, end))
         return np.insert(ours, place, end), np.insert(theirs, place, their_end)
-
-
-def without_ids(sampling: Sampling) -> Sampling:
-    """The settings without those that name tokens."""
-    return replace(
-        sampling,
-        logit_bias={},
-        banned=(),
-        processors=(),
-        repetition_penalty=1.0,
-        presence_penalty=0.0,
-        frequency_penalty=0.0,
-    )

@@ -154,17 +154,12 @@ def facts_of(
 ) -> dict[str, Any]:
     """What another process needs to draft for a text. ``foreign`` is the fingerprint of the target's tokenizer where
     the draft model has another one. Under the rejection rule it drafts by probability alone (see `messages`)."""
-    ours, ending = context.sampling, context.ending
-    names = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     return {
-        "sampling": {"top_k": int(ours.top_k), **{name: float(getattr(ours, name)) for name in names}},
-        "seed": int(ours.seed),
+        "sampling": context.sampling.packed(),
         "sample": context.noise.sample,
-        "logit_bias": [[int(token), float(bias)] for token, bias in ours.logit_bias.items()],
-        "banned": [[int(token) for token in entry] for entry in ours.banned],
         "prompt_length": context.prompt_length,
         "room": context.room,
-        "eos": sorted(ending.eos),
+        "eos": sorted(context.ending.eos),
         "vocab_size": vocab_size,
         "foreign": foreign,
         "translate": translate or None,
@@ -178,12 +173,7 @@ def facts_of(
 
 
 def context_of(facts: Mapping[str, Any], prompt: Ints) -> Context:
-    sampling = Sampling(
-        **facts["sampling"],
-        seed=facts["seed"],
-        logit_bias=dict(facts["logit_bias"]),
-        banned=facts["banned"],
-    )
+    sampling = Sampling.unpacked(facts["sampling"])
     emitted = len(prompt) - facts["prompt_length"]
     ending = Ending(max_new_tokens=max(1, emitted + facts["room"]), eos=frozenset(facts["eos"]))
     context = Context(prompt, sampling, ending, sample=facts["sample"])

@@ -23,6 +23,7 @@ from paceline.drafters.redrafter.settings import Adjusting
 from paceline.law import Distribution, Noise, log_normalizer
 from paceline.law.contenders import DEVICES
 from paceline.law.draws import Draws, cuts, numbers_of
+from paceline.law.warp import Warps
 from paceline.targets.base import Target
 from paceline.tree import ROOT, Bools, DraftTree, Floats, Ints
 
@@ -75,13 +76,13 @@ class SearchInputs:
         """The numbers, a row for each text; ``coins`` are the noise of its next token, and where that stands."""
         ends = [sorted(context.ending.eos) or [NO_TOKEN] for context in contexts]
         most = max(map(len, ends))
-        settings = [context.sampling for context in contexts]
+        warps = [Warps.of(context.sampling) for context in contexts]
         rows = [
-            [context.root, depth, *each, *each[:1] * (most - len(each)), *numbers_of(context.sampling, own)]
-            for context, depth, each, own in zip(contexts, depths, ends, coins, strict=True)
+            [context.root, depth, *each, *each[:1] * (most - len(each)), *numbers_of(cut, own)]
+            for context, depth, each, cut, own in zip(contexts, depths, ends, warps, coins, strict=True)
         ]
         noisy = any(own is not None for own in coins)
-        return rows, SearchShape(max(depths), width, most, any(map(cuts, settings)), noisy)
+        return rows, SearchShape(max(depths), width, most, any(map(cuts, warps)), noisy)
 
 
 class BeamSearch:

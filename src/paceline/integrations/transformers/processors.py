@@ -13,31 +13,32 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation import logits_process
 from transformers.generation.logits_process import (
     EncoderNoRepeatNGramLogitsProcessor,
     EncoderRepetitionPenaltyLogitsProcessor,
     LogitNormalization,
-    MinPLogitsWarper,
     PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 from transformers.generation.stopping_criteria import MaxTimeCriteria, StopStringCriteria
 
 from paceline.errors import InputError, called
+from paceline.law import Sampling
+from paceline.law.table import Acts, SettingRow, table
 
-ORDER: tuple[type[LogitsProcessor], ...] = (
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    MinPLogitsWarper,
-)
-"""The warpers that a `Sampling` has fields for, in the order in which transformers and our law apply them."""
 STATELESS = (MaxTimeCriteria, StopStringCriteria)
 """Not worth a copy for every row."""
+
+
+class FieldProcessor(NamedTuple):
+    """A processor that says the same as a field of `Sampling`."""
+
+    processor: type[LogitsProcessor]
+    row: SettingRow
+    attribute: str
+    """That holds the field's value."""
 
 
 @dataclass(frozen=True)
@@ -57,35 +58,44 @@ def split_processors(processors: Sequence[Any], *, sample: bool, penalty: bool =
     acts first and on just the text (``penalty``): not where padding is penalised too, or logits are kept."""
     kept = list(processors)
     penalties: dict[str, Any] = {}
-    if penalty and kept and type(kept[0]) is RepetitionPenaltyLogitsProcessor and kept[0].prompt_ignore_length is None:
-        penalties = {"repetition_penalty": float(kept.pop(0).penalty)}
+    if penalty and kept and (penalties := _field(kept[0], _field_processors(warpers=False))):
+        del kept[0]
     if not sample:
         return SplitProcessors(kept, [], {"temperature": 0.0} | penalties)
     last = [kept.pop()] if kept and type(kept[-1]) is LogitNormalization else []  # leaves the law as it is
     warpers: list[Any] = []
     fields: dict[str, Any] = {}
-    place = len(ORDER)
-    while kept and (said := _field(kept[-1])) and ORDER.index(type(kept[-1])) < place:
-        place = ORDER.index(type(kept[-1]))
+    known = _field_processors(warpers=True)
+    while kept and (said := _field(kept[-1], known)):
+        known = known[: [one.processor for one in known].index(type(kept[-1]))]  # what comes later is out of order
         fields |= said
         warpers.insert(0, kept.pop())
     return SplitProcessors(kept, warpers + last, {"temperature": 1.0} | fields | penalties)
 
 
-def _field(warper: Any) -> dict[str, Any]:
-    """What a warper is called in `Sampling`; nothing if it does more or other than that."""
-    if getattr(warper, "filter_value", -torch.inf) != -torch.inf or getattr(warper, "min_tokens_to_keep", 1) != 1:
+def _field_processors(*, warpers: bool) -> list[FieldProcessor]:
+    """The processors that a `Sampling` has fields for, in the order in which transformers and our law apply them: those
+    from the temperature on, or those before."""
+    return [
+        FieldProcessor(getattr(logits_process, theirs.processor), row, theirs.argument)
+        for row in table(Sampling)
+        if (theirs := row.transformers) and theirs.argument and warpers == (row.acts is not Acts.ON_LOGITS)
+    ]
+
+
+def _field(processor: Any, known: Sequence[FieldProcessor]) -> dict[str, Any]:
+    """What a processor is called in `Sampling`; nothing if it does more or other than that."""
+    found = next((one for one in known if one.processor is type(processor)), None)
+    own = {"filter_value": -torch.inf, "min_tokens_to_keep": 1, "prompt_ignore_length": None}
+    if found is None or any(getattr(processor, name, usual) != usual for name, usual in own.items()):
         return {}
-    kind = type(warper)
-    if kind is TemperatureLogitsWarper:
-        return {"temperature": float(warper.temperature)}
-    if kind is TopKLogitsWarper:
-        return {"top_k": int(warper.top_k)}
-    if kind is TopPLogitsWarper and warper.top_p > 0:
-        return {"top_p": float(warper.top_p)}
-    if kind is MinPLogitsWarper and warper.min_p < 1:
-        return {"min_p": float(warper.min_p)}
-    return {}
+    assert found.row.kind is not None, "only numbers are read back"
+    value = found.row.kind(getattr(processor, found.attribute))
+    try:
+        found.row.check(found.row.name, value)
+    except InputError:  # transformers takes more: a nucleus of nothing, which is the best token, say
+        return {}
+    return {found.row.name: value}
 
 
 class RowProcessor:

@@ -13,12 +13,13 @@ from typing import Any
 
 from paceline.errors import InputError
 from paceline.law import Sampling
-from paceline.law.settings import require_whole
+from paceline.law.settings import named_elsewhere
+from paceline.law.table import table
+from paceline.law.values import require_whole
 
-NUMBERS = ("top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens")
-"""Settings that have the same name and meaning here."""
-TOP_K = 50
-"""Of transformers, where a model samples and its file does not say."""
+SAME = {row: row.transformers for row in table(Sampling) if row.acts and row.kind and row.transformers}
+"""The numbers that act as they do in transformers."""
+BANS = named_elsewhere("transformers", "bad_words_ids")
 NOT_SERVED: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("num_beams", "num_beam_groups"), (None, 1)),
     **dict.fromkeys(("penalty_alpha", "epsilon_cutoff", "eta_cutoff", "no_repeat_ngram_size"), (None, 0)),
@@ -58,8 +59,8 @@ def settings_of(model: Any, vocab_size: int) -> ModelSettings:
             found[name] = value
         except InputError as error:
             left_out.append(f"{_said(name, value)} ({error})")
-    if banned := {entry: None for entry in _banned(given, eos, left_out) if max(entry) < vocab_size}:
-        found["banned"] = tuple(banned)
+    if entries := {entry: None for entry in _bans(given, eos, left_out) if max(entry) < vocab_size}:
+        found[BANS.name] = tuple(entries)
     for name, harmless in NOT_SERVED.items():
         value = getattr(given, name, None)
         if not any(value is one or value == one for one in harmless):
@@ -71,15 +72,18 @@ def _numbers(given: Any) -> Iterator[tuple[str, Any]]:
     """The settings that are numbers. Without ``do_sample`` a temperature means nothing."""
     sample = getattr(given, "do_sample", None)
     if sample is True:
-        temperature, top_k = getattr(given, "temperature", None), getattr(given, "top_k", None)
+        temperature = getattr(given, "temperature", None)
         yield "temperature", 1.0 if temperature is None else temperature
-        if top_k is None:
-            yield "top_k", TOP_K
     elif sample not in (None, False):
         yield "do_sample", sample
-    for name in NUMBERS:
-        if (value := getattr(given, name, None)) is not None:
-            yield name, value
+    for row, there in SAME.items():
+        value = getattr(given, row.elsewhere["transformers"], None)
+        if value is None and sample is True:
+            value = there.if_unset
+        if value is not None:
+            yield row.name, value
+    if (length := getattr(given, "max_new_tokens", None)) is not None:
+        yield "max_new_tokens", length
 
 
 def _check(name: str, value: Any) -> None:
@@ -95,7 +99,7 @@ def _check(name: str, value: Any) -> None:
             Sampling(**{name: value})
 
 
-def _banned(given: Any, eos: frozenset[int], left_out: list[str]) -> Iterator[tuple[int, ...]]:
+def _bans(given: Any, eos: frozenset[int], left_out: list[str]) -> Iterator[tuple[int, ...]]:
     """The tokens that may never come, and the ends of sequences that may never be completed. transformers bans no
     end-of-text token in this way."""
     phrases = getattr(given, "bad_words_ids", None) or ()
@@ -103,7 +107,7 @@ def _banned(given: Any, eos: frozenset[int], left_out: list[str]) -> Iterator[tu
     for name, value in (("bad_words_ids", phrases), ("suppress_tokens", single)):
         try:
             entries = [tuple(entry) for entry in value] if name == "bad_words_ids" else [(token,) for token in value]
-            Sampling(banned=entries)
+            BANS.check(BANS.name, entries)
         except (InputError, TypeError):
             left_out.append(f"{_said(name, value)} (it is a list of token ids, or of lists of them)")
             continue

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from paceline.errors import UnsupportedModel
-from paceline.law import Law, Noise, Place, Sampling, laws
+from paceline.law import Law, Noise, Place, laws
+from paceline.law.settings import of_kernel
 from paceline.once import once
 from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.fixed.replay import FixedPath
@@ -59,7 +60,7 @@ USUAL_ROWS = (32, 16, 8, 4, 2, 1)
 """The sizes of forwards that are recorded before the first text, the one that needs most memory first."""
 USUAL_LENGTH = 1024
 """The length of text that there is room for then; more moves rows, which drops what was recorded."""
-RACED = Sampling(temperature=0.8), Sampling(temperature=0.8, top_k=20)
+RACED = of_kernel(0.8), of_kernel(0.8, "most")
 """Settings whose laws are computed in different ways."""
 LONGER = 9
 PROBED_WINDOW = 512

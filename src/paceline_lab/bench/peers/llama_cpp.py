@@ -121,7 +121,8 @@ class Loaded(Reader):
         if sampling.greedy:
             steps = [calls.llama_sampler_init_greedy()]
         else:
-            cut = [calls.llama_sampler_init_top_k(sampling.top_k)] if sampling.top_k else []
+            given = sampling.elsewhere("llama.cpp")
+            cut = [getattr(calls, f"llama_sampler_init_{name}")(value) for name, value in given.items()]
             warm = calls.llama_sampler_init_temp(sampling.temperature)
             steps = [*cut, warm, calls.llama_sampler_init_dist(sampling.seed % 2**32)]
         for step in steps:
@@ -292,7 +293,7 @@ def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
     check_installed(name, terms.options)
     sampling = terms.sampling
-    if sampling.adjusts or (not sampling.greedy and (sampling.top_p < 1 or sampling.min_p > 0)):
+    if sampling.lacking("llama.cpp"):
         raise Missing("llama.cpp cuts by top-p and min-p before temperature, and penalises otherwise: another law")
     weights, source = terms.weights, _source(name, terms)
     context = min(weights.target.context_length or CONTEXT, CONTEXT)

@@ -76,7 +76,7 @@ class MlxLm(TextContestant):
         from mlx_lm.sample_utils import make_sampler
 
         self._mx.random.seed(job.sampling.seed)
-        sampler = make_sampler(temp=job.sampling.temperature, top_k=job.sampling.top_k)
+        sampler = make_sampler(temp=job.sampling.temperature, **job.sampling.elsewhere("mlx-lm"))
         prompt, how = self._mx.array(job.prompt), {"max_tokens": room, "sampler": sampler}
 
         def steps() -> Iterator[tuple[int, bool]]:
@@ -108,7 +108,7 @@ def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
     check_installed(name, terms.options)
     sampling = terms.sampling
-    if sampling.adjusts or (not sampling.greedy and (sampling.top_p < 1 or sampling.min_p > 0)):
+    if sampling.lacking("mlx-lm"):
         raise Missing("mlx-lm cuts by top-p and min-p before temperature, and penalises otherwise: another law")
     if terms.weights.target.dtype_name == "float64":
         raise Missing("mlx-lm does not compute in float64; choose float32 or less")

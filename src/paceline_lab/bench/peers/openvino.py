@@ -71,8 +71,8 @@ class OpenVINO(TextContestant):
         asked |= {"eos_token_id": min(job.eos, default=0), "stop_token_ids": set(job.eos or {0})}
         sampling = job.sampling
         if not sampling.greedy:
-            asked |= {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
-            asked |= {"rng_seed": sampling.seed % 2**32} | ({"top_k": sampling.top_k} if sampling.top_k else {})
+            asked |= {"do_sample": True, "temperature": sampling.temperature, "rng_seed": sampling.seed % 2**32}
+            asked |= sampling.elsewhere("openvino")
         for setting, value in asked.items():
             setattr(settings, setting, value)
         return settings
@@ -167,7 +167,7 @@ def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
     check_installed(name, terms.options)
     sampling, kind = terms.sampling, _kind(terms.options, terms.weights.target.dtype_name)
-    if sampling.adjusts or sampling.min_p > 0:
+    if sampling.lacking("openvino"):
         raise Missing("OpenVINO cuts by min-p before top-p, and penalises otherwise: another law")
     opened, drafting, facts = _drafting(name, terms, kind)
     pipeline = _pipeline(_folder("target", terms.weights, kind), kind, **opened)

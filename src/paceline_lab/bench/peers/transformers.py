@@ -15,6 +15,7 @@ from paceline.context import Ints
 from paceline.drafters.assistant.drafter import LEVELS
 from paceline.drafters.lookup import Lookup
 from paceline.law import Sampling
+from paceline.law.table import Acts
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.peers.weights import Terms
 from paceline_lab.bench.race import Clock
@@ -101,9 +102,8 @@ def check_installed(name: str, options: Mapping[str, str]) -> None:
 def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
     weights = terms.weights
-    unknown = ("presence_penalty", "frequency_penalty", "processors")
-    if asked := [setting for setting in unknown if getattr(terms.sampling, setting)]:
-        raise Missing(f"transformers' generate has no {' and no '.join(asked)}, so it would write by another law")
+    if lacking := terms.sampling.lacking("transformers"):
+        raise Missing(f"transformers' generate has no {' and no '.join(lacking)}, so it would write by another law")
     if name == "transformers":
         return Transformers(terms, {}, dict)
     if name == "transformers-lookup":
@@ -143,19 +143,15 @@ def generated(
 
 def sampled(sampling: Sampling) -> Options:
     """The arguments that say how to sample."""
-    adjusted: Options = {}
-    if sampling.repetition_penalty != 1:
-        adjusted["repetition_penalty"] = sampling.repetition_penalty
-    if sampling.logit_bias:
-        adjusted["sequence_bias"] = [[[token], bias] for token, bias in sampling.logit_bias.items()]
-    if sampling.banned:
-        adjusted["bad_words_ids"] = [list(entry) for entry in sampling.banned]
-    if sampling.greedy:
-        return {"do_sample": False, **adjusted}
-    cuts = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
-    if sampling.min_p > 0:
-        cuts["min_p"] = sampling.min_p
-    return {"do_sample": True, **cuts, **adjusted}
+    given: Options = {
+        row.elsewhere["transformers"]: there.given(value)
+        for row in sampling.rows
+        if (there := row.transformers) is not None and row.acts is not None
+        if row.active(value := getattr(sampling, row.name)) or there.always_given
+        if not (sampling.greedy and row.acts is Acts.AS_CUT)
+    }
+    how: Options = {} if sampling.greedy else {"temperature": sampling.temperature}
+    return {"do_sample": not sampling.greedy, **how, **given}
 
 
 @contextmanager

@@ -177,7 +177,7 @@ class VLLM(TextContestant):
         if room <= 0:
             return Written.of(job, [], [], room, 0)
         sampling = job.sampling
-        how: dict[str, Any] = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+        how: dict[str, Any] = {"temperature": sampling.temperature, **sampling.elsewhere("vllm")}
         how |= {"seed": sampling.seed % 2**32, "max_tokens": room, "stop_token_ids": sorted(job.eos)}
         found = self._engine.write([job.prompt.tolist()], **how)
         beside = max(0.0, clock() - started - found["seconds"])  # the way there and back
@@ -217,7 +217,7 @@ def make(name: str, terms: Terms) -> TextContestant:
     speculative, facts = _speculative(name, terms)
     python = _python(name, terms.options)
     sampling, dtype = terms.sampling, terms.weights.target.dtype_name
-    if sampling.adjusts or sampling.min_p > 0:
+    if sampling.lacking("vllm"):
         raise Missing("vLLM cuts by min-p before top-k, and penalises otherwise: another law")
     if dtype not in DTYPES:
         raise Missing(f"vLLM computes in {', '.join(DTYPES)}, not in {dtype}")

@@ -55,7 +55,7 @@ class LinkShape:
         return cls(
             first,
             sizes.pop(),
-            any(cuts(chain.draw.sampling) for chain in chains),
+            any(cuts(chain.draw.warps) for chain in chains),
             any(chain.draw.noise is not None for chain in chains),
         )
 
@@ -92,7 +92,7 @@ class Links:
         for slot, chain in zip(slots, chains, strict=True):
             draw = chain.draw
             coins = None if draw.noise is None else (draw.noise, draw.place)
-            numbers[slot - self.shape.first.first] = [*numbers_of(draw.sampling, coins), len(chain.tokens) - 1, 1]
+            numbers[slot - self.shape.first.first] = [*numbers_of(draw.warps, coins), len(chain.tokens) - 1, 1]
         self._numbers.copy_(self._host, non_blocking=True)
         self._level.zero_()
 

@@ -50,7 +50,7 @@ def drawn(job: int, text: int, step: int, thread: int) -> None:
     own = J[at.DRAWN] + 16 * thread * J[at.VOCABULARY]
     ids, weights = longs_at(own), doubles_at(own + 8 * J[at.VOCABULARY])
     count = _weighed(scores, R[at.SIZE_OF_RACE], N[at.TEMPERATURE], ids, weights)
-    count = _kept(ids, weights, count, R[at.TOP_K], N[at.TOP_P], N[at.MIN_P])
+    count = _kept(ids, weights, count, R[at.MOST], N[at.MASS], N[at.LEAST])
     if count == 0:
         R[at.LENGTH] = step
         return
@@ -102,23 +102,23 @@ def _weighed(scores: Any, size: int, temperature: float, ids: Any, weights: Any)
 
 
 @compiled()
-def _kept(ids: Any, weights: Any, count: int, top_k: int, top_p: float, min_p: float) -> int:
+def _kept(ids: Any, weights: Any, count: int, most: int, mass: float, lightest: float) -> int:
     """Those that top-k, top-p and min-p leave. Of tokens that tie for the last place top-k keeps all, and top-p those
     of the lowest ids."""
     least, ties = 0.0, count
-    if (0 < top_k < count) or top_p < 1.0:
+    if (0 < most < count) or mass < 1.0:
         lightness = np.empty(count)
         for number in range(count):
             lightness[number] = -weights[number]
         lightness.sort()
-        kept = min(count, top_k) if top_k > 0 else count
+        kept = min(count, most) if most > 0 else count
         while kept < count and lightness[kept] == lightness[kept - 1]:
             kept += 1
-        if top_p < 1.0:
-            mass, before, number = 0.0, 0.0, 0
+        if mass < 1.0:
+            total, before, number = 0.0, 0.0, 0
             for other in range(kept):
-                mass -= lightness[other]
-            while number < kept and (number == 0 or before < top_p * mass):
+                total -= lightness[other]
+            while number < kept and (number == 0 or before < mass * total):
                 before -= lightness[number]
                 number += 1
             kept, ties = number, 0
@@ -130,7 +130,7 @@ def _kept(ids: Any, weights: Any, count: int, top_k: int, top_p: float, min_p: f
         if weights[number] < least or (weights[number] == least and ties == 0):
             continue
         ties -= weights[number] == least
-        if weights[number] >= min_p:
+        if weights[number] >= lightest:
             ids[left], weights[left] = ids[number], weights[number]
             left += 1
     return left

@@ -16,7 +16,7 @@ from paceline.targets.hf.fused.team import TEAM, Table
 from paceline.tree import Ints
 
 LARGEST = 1 << 31
-"""A top-k beyond all vocabularies."""
+"""A number of tokens beyond all vocabularies."""
 
 
 class Drafting:
@@ -110,9 +110,9 @@ def _with_room(chain: Chain, depth: int) -> Request:
 
 def _fill(line: Table, chain: Chain, ends: Ints) -> None:
     """How a text's tokens are chosen, as the job has it."""
-    numbers, draw, sampling = line.view(np.float64), chain.draw, chain.draw.sampling
-    line[at.LENGTH], line[at.TOP_K] = chain.depth, min(sampling.top_k, LARGEST)
-    numbers[at.TEMPERATURE], numbers[at.TOP_P], numbers[at.MIN_P] = sampling.temperature, sampling.top_p, sampling.min_p
+    numbers, draw, warps = line.view(np.float64), chain.draw, chain.draw.warps
+    line[at.LENGTH], line[at.MOST] = chain.depth, min(warps.most, LARGEST)
+    numbers[at.TEMPERATURE], numbers[at.MASS], numbers[at.LEAST] = warps.temperature, warps.mass, warps.least
     if draw.noise is not None:
         line[at.IS_NOISY], line[at.INDEX], line[at.SAMPLE] = 1, draw.place, draw.noise.sample
         line[at.SEED : at.SEED + 2] = draw.noise.key

@@ -19,10 +19,10 @@ A call with hundreds of arrays would take longer than the forward of a small mod
     JOB,
 ) = range(61)
 
-# How a text's tokens are chosen; temperature, top-p and min-p are doubles. Its draft has so many tokens at most, and
-# fewer where one of its ends comes; so many forwards read it.
+# How a text's tokens are chosen, as `Warps` has it; the temperature, the mass and the least weight are doubles. Its
+# draft has so many tokens at most, and fewer where one of its ends comes; so many forwards read it.
 (
-    LENGTH, READ, SIZE_OF_RACE, TEMPERATURE, TOP_K, TOP_P, MIN_P,
+    LENGTH, READ, SIZE_OF_RACE, TEMPERATURE, MOST, MASS, LEAST,
     IS_NOISY, INDEX, SAMPLE, SEED, _S2, ENDS, END_COUNT,
     RACE,
 ) = range(15)
