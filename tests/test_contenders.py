@@ -11,12 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine import write
 from families import build
 from paceline.drafters import make_drafter
-from paceline.law import Distribution, KeyedDice, Law, Noise, Place, Sampling, Stream, device_rows, laws
+from paceline.law import Distribution, KeyedDice, Law, Noise, Place, Sampling, Stream, device_rows, laws, shortlist
 from paceline.law import contenders as module
-from paceline.law.contenders import contenders, on_host
+from paceline.law.contenders import contenders
 from paceline.law.device_rows import DeviceRows
 from paceline.law.noise import kernels
 from paceline.law.on_device import upper_words
+from paceline.law.shortlist import on_host
 from paceline.law.warp import Warps
 from paceline.targets.hf.target import HFTarget
 from scoring import load_quietly, tokens
@@ -303,7 +304,7 @@ def test_on_the_host_all_tokens_are_named_that_rounding_may_decide_between() -> 
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_where_nothing_is_compiled_the_whole_row_decides(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "kernels", lambda: None)
+    monkeypatch.setattr(shortlist, "kernels", lambda: None)
     assert few(rows_of(kind), Sampling(temperature=1.0), "host") == [None] * 12
 
 
@@ -354,7 +355,7 @@ def test_where_too_many_may_survive_min_p_the_whole_row_decides() -> None:
     row = torch.full((SIZE,), float(np.log(0.5)))
     row[0] = 0.0
     assert on_host(row, Warps.of(sampling), (noise, index)) is None
-    row[module.ROOM :] = -9.0
+    row[shortlist.ROOM :] = -9.0
     law = on_host(row, Warps.of(sampling), (noise, index))
     assert law is not None
     whole = Law(sampling, 0).distribution(row, NONE)

@@ -329,6 +329,30 @@ def test_drafting_needs_no_package_of_an_extra() -> None:
     assert done.returncode == 0, done.stderr
 
 
+TORCH_FREE = ("law", "context", "beams", "tree", "verify", "dictionary", "drafters", "planning", "engine", "api")
+WITH_TORCH = {
+    "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side", "steps"),
+    "drafters.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
+}
+"""The law's half for rows of torch, and networks: loaded where a text needs them."""
+
+
+def test_what_writes_texts_needs_no_torch_itself() -> None:
+    """Models of other libraries stand beside torch's."""
+    files = [file for room in TORCH_FREE for file in (SRC / "paceline").glob(f"{room}.py")]
+    files += [file for room in TORCH_FREE for file in (SRC / "paceline" / room).rglob("*.py")]
+    named = {".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for file in files}
+    with_torch = {f"paceline.{room}.{name}" for room, names in WITH_TORCH.items() for name in names}
+    assert with_torch <= named
+    program = (
+        "import importlib, sys\nsys.modules['torch'] = None\n"
+        f"for name in {sorted(named - with_torch)!r}: importlib.import_module(name)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 # --- (c) logits become probabilities in one place ----------------------------------------------------------
 
 

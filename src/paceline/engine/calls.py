@@ -35,7 +35,7 @@ from paceline.drafters.asking import answered, asked
 from paceline.drafters.base import Budget
 from paceline.errors import DefectError, DrafterError
 from paceline.law import Distribution, Law, Noise, Place, laws
-from paceline.law.contenders import HOST
+from paceline.law.shortlist import HOST
 from paceline.once import spent
 from paceline.planning.base import Cut
 from paceline.targets.scores import Scores, read_choices

@@ -2,10 +2,10 @@
 
 This is the only room where scores become probabilities. `settings` is the table of what a user may ask for, made of
 rows as `table` has them; `law` applies it to a row of logits by way of `adjust` and `warp`, `distribution` is the
-result, `noise` supplies the random bits, `on_device` those on another device, and `dice` throws them; `contenders`
-finds the few tokens that can win, `kernels` is what is compiled of both; `scores` normalises raw rows; `outlook` is
-the law as a drafter expects it, `side_by_side` what changes the logits of several texts' drafts. Everything is fetched
-on first use, so that the table can be read without numpy.
+result, `noise` supplies the random bits, `on_device` those on another device, and `dice` throws them; `shortlist` are
+the few tokens that can win, which `contenders` finds on devices, `kernels` is what is compiled of both; `scores`
+normalises raw rows; `outlook` is the law as a drafter expects it, `side_by_side` what changes the logits of several
+texts' drafts. Everything is fetched on first use: the table can be read without numpy, and a law without torch.
 """
 
 from importlib import import_module

@@ -46,23 +46,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
-from paceline.law.device_rows import Coins, DeviceRows, Shortlist
+from paceline.law.device_rows import DeviceRows
 from paceline.law.distribution import Distribution
 from paceline.law.kernel_rows import KernelRows, fits
-from paceline.law.noise import kernels
+from paceline.law.shortlist import HOST, SMALL, Coins
 from paceline.law.warp import Warps
 
-ROOM = 1024
-"""Tokens of a row that are kept on the host until the bound on the time has come down."""
-SMALL, LARGE = 4096, 1 << 24
-"""Rows of vocabularies up to the first are copied whole; for sums over more tokens than the second the margin would be
-too small."""
+LARGE = 1 << 24
+"""For sums over more tokens the margin would be too small."""
 TOGETHER = 1 << 22
 """Scores, of several rows, in one `DeviceRows`: its work arrays then take a few hundred MB."""
-HOST = "cpu"
 DEVICES = frozenset({HOST, "cuda"})
 """Devices that have float64."""
 
@@ -80,19 +75,3 @@ def contenders(rows: Sequence[torch.Tensor], warps: Warps, coins: Sequence[Coins
         kind = KernelRows if fits(some_rows, warps) else DeviceRows
         found += kind(some_rows, warps, coins[some]).laws()
     return found
-
-
-def on_host(row: torch.Tensor, warps: Warps, coins: Coins) -> Distribution | None:
-    """`contenders` for one row in the host's memory."""
-    compiled = kernels()
-    if compiled is None or warps.most or not warps.in_one_race or row.dtype != torch.float32 or len(row) <= SMALL:
-        return None
-    scores, (noise, index), ids = row.contiguous().numpy(force=True), coins, np.empty(ROOM, np.int64)
-    numbers = float(warps.temperature), float(warps.least)
-    peak, count = compiled.contesting(scores, *numbers, index, noise.sample, *noise.key, ids)
-    if count == 1:
-        return Distribution.one_hot(int(ids[0]))
-    if not count:
-        return None
-    ids = np.sort(ids[:count])
-    return Shortlist(ids, scores[ids].astype(np.float64), peak).law(warps)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.law.distribution import Distribution
-from paceline.law.noise import Noise, Stream
+from paceline.law.noise import Stream
 from paceline.law.on_device import ascending, upper_words
-from paceline.law.warp import Warps, check_peak, tempered
+from paceline.law.shortlist import Coins, Shortlist
+from paceline.law.warp import Warps
 
 HEAVY = 4
 MARGIN = 2.0**-20
@@ -23,26 +23,6 @@ BLOCK = 128
 """Tokens that are compared with one number."""
 CROSSING = 512
 """Tokens of a row that there is room for in the transfer to the host."""
-
-Coins = tuple[Noise, int]
-"""The noise that decides, and the index in the token list."""
-
-
-@dataclass(frozen=True)
-class Shortlist:
-    """The tokens of one row that can win, on the host, ids ascending; empty where the whole row has to decide."""
-
-    ids: NDArray[np.int64]
-    scores: NDArray[np.float64]
-    peak: float
-    """The greatest score of the whole row."""
-
-    def law(self, warps: Warps) -> Distribution:
-        """The tokens that weigh enough, with their weights in the whole row's law."""
-        check_peak(self.peak)
-        weights = tempered(self.scores, self.peak, warps.temperature)
-        kept = np.flatnonzero((weights > 0) & (weights >= warps.least))
-        return Distribution(self.ids[kept], weights[kept])
 
 
 class DeviceRows:

@@ -9,11 +9,12 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from paceline import launching
-from paceline.law.device_rows import BLOCK, CROSSING, HEAVY, MARGIN, Coins, DeviceRows, Shortlist
+from paceline.law.device_rows import BLOCK, CROSSING, HEAVY, MARGIN, DeviceRows
 from paceline.law.noise import Noise
 from paceline.law.on_device import counters, sent
 from paceline.law.on_device import gumbel as by_torch
 from paceline.law.settings import of_kernel
+from paceline.law.shortlist import Coins, Shortlist
 from paceline.law.warp import Warps
 from paceline.once import once
 

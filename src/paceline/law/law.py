@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from paceline.law.adjust import Adjustment
-from paceline.law.contenders import HOST, contenders, on_host
-from paceline.law.device_rows import Coins
 from paceline.law.distribution import Distribution
 from paceline.law.noise import Noise
 from paceline.law.scores import full_precision, log_probabilities
 from paceline.law.settings import Sampling
+from paceline.law.shortlist import HOST, Coins, on_host
 from paceline.law.warp import Warps, check_peak, warped
+
+if TYPE_CHECKING:
+    import torch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -105,10 +106,19 @@ def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
             alike = law.warps, scores.device, scores.dtype, scores.shape
             races.setdefault(alike, []).append(SampledPlace(number, law, scores, (noise, len(tokens))))
     for together in races.values():
-        few = contenders([one.scores for one in together], together[0].law.warps, [one.coins for one in together])
-        for one, some in zip(together, few, strict=True):
-            found[one.number] = _tried(one.law.of_adjusted, one.scores) if some is None else some
+        found |= _raced(together)
     return [found[number] for number in range(len(places))]
+
+
+def _raced(together: Sequence[SampledPlace]) -> dict[int, Distribution | Exception]:
+    """The laws of places on one device with the same settings, by their numbers."""
+    from paceline.law.contenders import contenders  # by operations of torch
+
+    few = contenders([one.scores for one in together], together[0].law.warps, [one.coins for one in together])
+    return {
+        one.number: _tried(one.law.of_adjusted, one.scores) if some is None else some
+        for one, some in zip(together, few, strict=True)
+    }
 
 
 def _on_host(law: Law, row: torch.Tensor, tokens: NDArray[np.int64], noise: Noise) -> Distribution:
