@@ -1,6 +1,7 @@
 """The overhead bench: ratios are what they say, both sides do the same work, and what differs is told."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -209,7 +210,8 @@ def test_the_bench_tells_ratios_first(capsys: pytest.CaptureFixture[str]) -> Non
     assert (code, error) == (0, "")
     assert (torch.get_num_threads(), logging.get_verbosity()) == before
     *shown, last = out.splitlines()
-    assert max(map(len, shown)) <= 100
+    usual = [re.sub(r"\d{3,}\.\d\d", "99.99", line) for line in shown]  # two prompts on a busy machine give any bound
+    assert max(map(len, usual)) <= 100
     found = json.loads(last)
     keys = [f"{method}@{model}" for model in ("pocket", "ballast") for method in ("plain", "lookup", "assistant")]
     for part in ("ratios", "intervals", "inside_ratios", "inside_intervals", "rows"):

@@ -238,8 +238,10 @@ def test_a_mistake_shows(name: str, mistake: str, monkeypatch: pytest.MonkeyPatc
     tree = DraftTree.build(tokens(8, 6), [ROOT, ROOT, 0, 0, 1, 1, 2, 5])
     rows = filled(target, text)
     MISTAKES[mistake](target, monkeypatch)
+    target.look()
     logits = score(target, rows, 1, tree)
     monkeypatch.undo()
+    target.look()
     assert path_gaps(target.model, logits, text, 1, tree) > SEEN
     assert path_gaps(target.model, score(target, rows, 1, tree), text, 1, tree) < CLOSE
 
