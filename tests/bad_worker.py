@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from paceline.drafters.mirror.messages import MOST_ANSWERED, Forward, Go, Kind, Message
+from paceline.drafters.mirror.messages import MOST_ANSWERED, Forward, Go, Message, MessageKind
 from paceline.drafters.mirror.messages import Window as Draft
 from paceline.tree import DraftTree
 
@@ -42,7 +42,7 @@ def hang(link: Connection, message: Message) -> None:
 def stammer(link: Connection, message: Message, pause: float = 0.0) -> None:
     """Say for ever that it is at work."""
     while True:
-        link.send_bytes(Message(Kind.FORWARD, said=Forward(0.001, 1).said()).packed())
+        link.send_bytes(Message(MessageKind.FORWARD, said=Forward(0.001, 1).said()).packed())
         time.sleep(pause)
 
 
@@ -63,7 +63,7 @@ def answer(change: Callable[[Message], Message]) -> Fault:
 def window(message: Message, levels: int, size: int) -> Message:
     tokens = random.Random(message.place).choices(range(size), k=levels)
     tree = DraftTree.build(tokens, range(-1, levels - 1), scores=[0.0] * levels)
-    return Message(Kind.WINDOW, message.text, message.place, Draft(tree).said())
+    return Message(MessageKind.WINDOW, message.text, message.place, Draft(tree).said())
 
 
 def begin_of(size: int) -> bytes:
@@ -71,16 +71,16 @@ def begin_of(size: int) -> bytes:
     return struct.pack("!i", size)
 
 
-NAMELESS = say(Message(Kind.READY, said={"vocab_size": 6}).packed())
+NAMELESS = say(Message(MessageKind.READY, said={"vocab_size": 6}).packed())
 LOSES: dict[str, Fault] = {
     "dies": lambda link, message: os._exit(3),
     "says nonsense": write(b"nonsense" * 100),
-    "fails": say(Message(Kind.FAILED, said={"said": "no memory", "known": False}).packed()),
+    "fails": say(Message(MessageKind.FAILED, said={"said": "no memory", "known": False}).packed()),
     "nests its facts": say(NESTED),
-    "says what a text says": say(Message(Kind.OPEN, 1, 1).packed()),
+    "says what a text says": say(Message(MessageKind.OPEN, 1, 1).packed()),
     "announces a huge message": write(begin_of(MOST_ANSWERED + 1)),
     "stammers": stammer,
-    "is at work on nothing": say(Message(Kind.FORWARD, said=Forward(0.0, 0).said()).packed()),
+    "is at work on nothing": say(Message(MessageKind.FORWARD, said=Forward(0.0, 0).said()).packed()),
     "cuts its window": answer(lambda one: one._replace(said={**one.said, "scores": [0.0]})),
     "drafts for another place": answer(lambda one: one._replace(place=one.place + 1)),
     "drafts unknown tokens": lambda link, message: link.send_bytes(window(message, 3, 1 << 30).packed()),
@@ -101,7 +101,7 @@ AT_START: dict[str, Fault] = {
     "dies at start": LOSES["dies"],
     "says nonsense at start": LOSES["says nonsense"],
     "nests its facts at start": LOSES["nests its facts"],
-    "lies at start": say(Message(Kind.READY, said={"vocab_size": "many"}).packed()),
+    "lies at start": say(Message(MessageKind.READY, said={"vocab_size": "many"}).packed()),
     "says nothing of its tokenizer": lambda link, message: (NAMELESS(link, message), hang(link, message)),
     "stammers at start": stammer,
 }
@@ -122,14 +122,14 @@ def main(arguments: list[str]) -> None:
     wait = Path(fault.removeprefix("waits for "))
     windows = 0
     for message in messages(link):
-        if message.kind is Kind.READY:
+        if message.kind is MessageKind.READY:
             while fault.startswith("waits for ") and not wait.exists():
                 time.sleep(0.01)
             if fault in AT_START:
                 AT_START[fault](link, message)
             ready = {"vocab_size": size, "fingerprint": fingerprint}
-            link.send_bytes(Message(Kind.READY, said=ready).packed())
-        if message.kind is Kind.GO:
+            link.send_bytes(Message(MessageKind.READY, said=ready).packed())
+        if message.kind is MessageKind.GO:
             windows += 1
             if windows == step and fault in ALL:
                 ALL[fault](link, message)

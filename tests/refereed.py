@@ -24,7 +24,7 @@ from paceline_lab.bench.race import Clock, Race
 from paceline_lab.bench.run.contestant import Job, TextContestant, Written
 from paceline_lab.bench.run.directory import About, Run, begin
 from paceline_lab.bench.run.judge import Judge
-from paceline_lab.bench.run.ours import Drafting, Ours
+from paceline_lab.bench.run.ours import DraftedBy, Ours
 from paceline_lab.bench.run.protocol import Conditions, Referee
 from paceline_lab.bench.suites import Prompt, Workload
 
@@ -97,7 +97,7 @@ def refereed(
         "follow": False,
         **plan,
     }
-    how = Drafting(planner="fixed:4", rule=rule, warm=warm, make=make or made)
+    how = DraftedBy(planner="fixed:4", rule=rule, warm=warm, make=make or made)
     everybody = list(contestants or [*(Ours(method, target, how) for method in methods), *peers])
     about = About(
         recipe={

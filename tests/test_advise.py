@@ -23,11 +23,11 @@ from paceline.targets.base import Pending, Request
 from paceline.targets.table import Table, TableTarget
 from paceline.tree import DraftTree
 from paceline_lab.bench.run.contestant import Job
-from paceline_lab.bench.run.ours import Drafting, Ours
-from paceline_lab.bench.statistics import Estimate, Verdict
+from paceline_lab.bench.run.ours import DraftedBy, Ours
+from paceline_lab.bench.statistics import Estimate, SpeedVerdict
 from paceline_lab.commands import advise as command
 from paceline_lab.machine import advise
-from paceline_lab.machine.advise import AUTO, PLAIN, WITH_DRAFTS, Advice, Advisor, Candidate, Raced
+from paceline_lab.machine.advise import AUTO, PLAIN, WITH_DRAFTS, Advice, Advisor, Contender, Raced
 from paceline_lab.machine.calibrate.seconds import RoundSeconds
 from paceline_lab.machine.calibrate.texts import Course, Trail, Walk
 
@@ -83,8 +83,8 @@ def advisor(share: float | None, *, perfect: bool = False, **how: Any) -> Adviso
 
 def speed_ratio(made: Advisor, spec: str, clock: MadeClock) -> float:
     """The mean over texts that the advice has not seen of the speed of a method over plain decoding's."""
-    how, ratios = Drafting(draft_model=made.draft), []
-    plain, other = Ours(PLAIN, made.target, Drafting()), Ours(spec, made.target, how)
+    how, ratios = DraftedBy(draft_model=made.draft), []
+    plain, other = Ours(PLAIN, made.target, DraftedBy()), Ours(spec, made.target, how)
     for number, (_, prompt) in enumerate(prompts(60)):
         sampling = Sampling(temperature=1.0, seed=100 + number)
         tokens = made.max_new_tokens
@@ -104,7 +104,7 @@ def test_a_cheap_draft_model_is_turned_on_and_the_interval_holds_its_speed(clock
     found = made.run()
     judged = found.judged
     assert [one.name for one in found.raced] == [PLAIN, AUTO, WITH_DRAFTS], "what is recommended was measured"
-    assert (found.verdict, found.chosen, judged.spec) == (Verdict.ON, judged, AUTO)
+    assert (found.verdict, found.chosen, judged.spec) == (SpeedVerdict.ON, judged, AUTO)
     assert judged.ratio.low <= speed_ratio(made, AUTO, clock) <= judged.ratio.high
     assert judged.ratio.high <= 1.15 * judged.ratio.value
     assert found.gain.value == pytest.approx(judged.ratio.value / found.without.ratio.value, rel=0.1)
@@ -124,7 +124,7 @@ def test_the_best_length_follows_the_price_of_drafts(clock: MadeClock) -> None:
 
 def test_an_expensive_draft_model_is_not_turned_on(clock: MadeClock) -> None:
     found = advisor(1.0).run()
-    assert found.verdict is not Verdict.ON, "the planner asks it so rarely that it may make no difference"
+    assert found.verdict is not SpeedVerdict.ON, "the planner asks it so rarely that it may make no difference"
     assert not found.chosen.drafts
     assert all(one.ratio.value < 1 for one in found.candidates)
 
@@ -291,7 +291,7 @@ def raced(name: str, value: float) -> Raced:
 
 def advice(drafted: float | None, *, auto: float | None = 1.2, gain: Estimate | None = None) -> Advice:
     """Made-up ratios over plain decoding: of `auto` with a draft model and without."""
-    candidate = Candidate(
+    candidate = Contender(
         strategy="assistant",
         spec="assistant:length=2",
         length=2,
@@ -369,7 +369,7 @@ def test_json_holds_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
     assert "draft model" in lines[0]
-    assert found["verdict"] in list(Verdict)
+    assert found["verdict"] in list(SpeedVerdict)
     assert found["turn_on"] is (found["verdict"] == "on")
     assert {"strategy", "k", "method", "ratio", "low", "high", "refused", "seconds"} <= set(found)
     assert [one["length"] for one in found["candidates"]] == [1, 2, 3, 4, 5, 6]

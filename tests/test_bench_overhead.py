@@ -23,7 +23,7 @@ from paceline_lab.bench.overhead import (
     OURS,
     THEIRS,
     Contest,
-    Counted,
+    CountedText,
     OurLoop,
     OurLoopInside,
     TheirLoop,
@@ -56,9 +56,9 @@ def test_repetition_is_a_share_of_grams_within_a_text() -> None:
 # --- figures ------------------------------------------------------------------------------------------------
 
 
-def heats(*seconds: tuple[int, float, float]) -> list[Heat[Counted]]:
+def heats(*seconds: tuple[int, float, float]) -> list[Heat[CountedText]]:
     """Heats of a prompt each; the seconds of ours and theirs."""
-    text = Counted([7] * 4, 2)
+    text = CountedText([7] * 4, 2)
     return [
         Heat(prompt, turn, {OURS: Lap(text, ours), THEIRS: Lap(text, theirs), INSIDE: Lap(text, theirs)})
         for turn, (prompt, ours, theirs) in enumerate(seconds)

@@ -15,7 +15,7 @@ from paceline.dictionary.rules import Rule
 from paceline.targets.replay import ReplayTarget
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.run.emulation import Replay, replayed
-from paceline_lab.bench.tally import Tally, total
+from paceline_lab.bench.tally import StepTally, total
 from paceline_make.dictionary.build import chosen
 from paceline_make.dictionary.emulator import Dictionaries, Script
 from paceline_make.dictionary.endings import under
@@ -31,7 +31,7 @@ MIN_PROBABILITIES = (0.2, 0.5, 0.8, 1.0)
 Known = Mapping[tuple[int, ...], tuple[int, ...]]
 
 
-def plain(known: Known, text: Sequence[int], start: int, budget: int) -> Tally:
+def plain(known: Known, text: Sequence[int], start: int, budget: int) -> StepTally:
     """The definition: the longest ending that is known is completed, and what agrees with the text is accepted."""
     steps, drafts, proposed, accepted, at = 0, 0, 0, 0, start
     while at < len(text):
@@ -42,7 +42,7 @@ def plain(known: Known, text: Sequence[int], start: int, budget: int) -> Tally:
             agreed += 1
         steps, drafts, proposed, accepted = steps + 1, drafts + (draft != ()), proposed + len(draft), accepted + agreed
         at += agreed + 1
-    return Tally(len(text) - start, steps, drafts, proposed, accepted)
+    return StepTally(len(text) - start, steps, drafts, proposed, accepted)
 
 
 def known_of(table: Entries) -> Known:
@@ -120,7 +120,7 @@ def engine(
     texts: Sequence[Sequence[int]],
     starts: Sequence[int],
     budget: int,
-) -> list[Tally]:
+) -> list[StepTally]:
     path = tmp_path / "language.dict"
     kinds = {"language": "", "order": 3, "min_probability": 0.2, "longest_prefix": 8, "longest_completion": 8}
     file.write(path, table, tokenizer=vocabulary.fingerprint, **kinds)

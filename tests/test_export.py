@@ -16,7 +16,7 @@ from paceline.dictionary import shipped
 from paceline.drafters.indexing import build
 from paceline.drafters.spec import BUILT_IN
 from paceline.integrations.export import ANSWERS, FOREIGN, VERSIONS, Equivalent, equivalent, equivalents_of_run
-from paceline.integrations.vllm.settings import CLASS, Settings
+from paceline.integrations.vllm.settings import CLASS, VLLMSettings
 from paceline_lab.bench.peers.weights import ordinary
 from paceline_lab.bench.run.directory import ABOUT, About, begin, read
 from paceline_lab.commands import export
@@ -86,7 +86,7 @@ def test_what_vllm_is_given_is_ours_first_and_whole(spec: str) -> None:
     assert model == "org/name"
     assert speculative == {"method": "custom_class", "model": CLASS, "num_speculative_tokens": 7}
     assert found.settings == {"speculative_config": speculative, "additional_config": additional}
-    assert Settings.of(additional).drafter().name
+    assert VLLMSettings.of(additional).drafter().name
     assert any("0.85 to 0.93 of plain vLLM" in note for note in found.notes)
     assert not any("in place of MODEL" in note for note in found.notes)
     assert served(equivalent("vllm", spec))[0] == "MODEL"

@@ -40,7 +40,7 @@ from paceline.planning.fixed import Fixed
 from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.fixed import kernels, replay
-from paceline.targets.hf.fixed.block import Block
+from paceline.targets.hf.fixed.block import LeanBlock
 from paceline.targets.hf.fixed.capture import (
     CapturesGraphs,
     Leave,
@@ -429,7 +429,7 @@ def test_a_copy_of_a_common_beginning() -> None:
 
 
 def wrong_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Block, "_slots", lambda block, buffer: buffer[: block._shape.count])
+    monkeypatch.setattr(LeanBlock, "_slots", lambda block, buffer: buffer[: block._shape.count])
 
 
 def stale_mask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -606,7 +606,7 @@ def test_a_mistake_of_ours_is_not_passed_over(
 
     target, plain = fixed(record=record), target_of("llama")
     pair = Pair(target, plain, tokens(CONTEXT))
-    monkeypatch.setattr(Block, "write", wrong)
+    monkeypatch.setattr(LeanBlock, "write", wrong)
     with pytest.raises(type(error)):
         gap(target, plain, [pair.requests(1, random_tree(1))])
     assert path_of(target).refused is None

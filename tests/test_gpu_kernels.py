@@ -25,7 +25,7 @@ from paceline.drafters.assistant import Assistant
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import AttentionOptions
-from paceline.targets.hf.fixed.block import Block
+from paceline.targets.hf.fixed.block import LeanBlock
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.shapes import ForwardShape
 from paceline.targets.hf.fixed.slab import Slab
@@ -80,7 +80,7 @@ class Slots:
         random = torch.Generator().manual_seed(1)
         query = torch.randn((1, count * self.n, heads, width), generator=random).to(DEVICE, dtype).transpose(1, 2)
         shape = ForwardShape(0, count, self.n, self.slab.capacity)
-        blocks = KernelBlock(self.slab, shape, self.inputs), Block(self.slab, shape, self.inputs, splits=False)
+        blocks = KernelBlock(self.slab, shape, self.inputs), LeanBlock(self.slab, shape, self.inputs, splits=False)
         found, expected = (block.attend(0, query, options) for block in blocks)
         rows = [place * self.n + i for place, size in enumerate(self.sizes) for i in range(size)]
         return found[0][:, rows], expected[0][:, rows]

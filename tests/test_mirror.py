@@ -39,7 +39,7 @@ from paceline.drafters.mirror import drafter as drafter_module
 from paceline.drafters.mirror import place as place_module
 from paceline.drafters.mirror import process as process_module
 from paceline.drafters.mirror.drafter import MirrorState
-from paceline.drafters.mirror.messages import Ahead, Forward, Go, Kind, Mangled, Message, Said, Window
+from paceline.drafters.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said, Window
 from paceline.drafters.mirror.place import Place, spot, usable_cores
 from paceline.drafters.mirror.process import DraftProcess
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
@@ -194,7 +194,7 @@ def test_a_word_that_was_interrupted_ends_the_process(lm: LanguageModel, monkeyp
     try:
         monkeypatch.setattr(process_module, "_say", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            process.tell(Kind.GO, 1, 1, {})
+            process.tell(MessageKind.GO, 1, 1, {})
         assert process.lost == "a word to it was left unfinished"
     finally:
         process.close()
@@ -329,21 +329,21 @@ def test_sampled_texts_come_to_what_was_foreseen_as_often_as_the_overlap_mass_sa
 
 # --- what is said --------------------------------------------------------------------------------------------
 
-SAYINGS: list[tuple[Kind, Said]] = [
-    (Kind.AHEAD, Ahead(7, TREE.tokens, TREE.parents, np.array([ROOT, 2]), np.array([5, 6])).said()),
-    (Kind.GO, Go(7, np.array([1, 2])).said()),
-    (Kind.WINDOW, Window(TREE, 2, 3, 9).said()),
-    (Kind.FORWARD, Forward(0.01, 8).said()),
+SAYINGS: list[tuple[MessageKind, Said]] = [
+    (MessageKind.AHEAD, Ahead(7, TREE.tokens, TREE.parents, np.array([ROOT, 2]), np.array([5, 6])).said()),
+    (MessageKind.GO, Go(7, np.array([1, 2])).said()),
+    (MessageKind.WINDOW, Window(TREE, 2, 3, 9).said()),
+    (MessageKind.FORWARD, Forward(0.01, 8).said()),
 ]
 
 
 def read(message: Message) -> Any:
     match message.kind:
-        case Kind.AHEAD:
+        case MessageKind.AHEAD:
             return Ahead.of(message.said, SIZE + 1)
-        case Kind.GO:
+        case MessageKind.GO:
             return Go.of(message.said, SIZE + 1)
-        case Kind.WINDOW:
+        case MessageKind.WINDOW:
             return Window.of(message.said, SIZE + 1, 8, "mirror")
         case _:
             return Forward.of(message.said)
@@ -479,10 +479,10 @@ class FirstHalf(Planner):
 def test_while_no_draft_is_asked_for_the_draft_model_rests_and_the_text_has_all_cores(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, threads = list[tuple[int, Kind]](), list[int]()
+    told, threads = list[tuple[int, MessageKind]](), list[int]()
     planner, tell, submit = FirstHalf(), DraftProcess.tell, lm.target.submit
 
-    def noting(self: DraftProcess, kind: Kind, text: int, place: int, said: Said) -> int:
+    def noting(self: DraftProcess, kind: MessageKind, text: int, place: int, said: Said) -> int:
         told.append((planner.rounds, kind))
         return tell(self, kind, text, place, said)
 
@@ -503,7 +503,7 @@ def test_while_no_draft_is_asked_for_the_draft_model_rests_and_the_text_has_all_
         torch.set_num_threads(had)
     assert planner.rounds > 10
     assert {number for number, _ in told} == {1, 2, 3, 4}
-    assert {kind for _, kind in told} == {Kind.GO, Kind.AHEAD}
+    assert {kind for _, kind in told} == {MessageKind.GO, MessageKind.AHEAD}
     fewer = max(1, min(2, len(usable_cores()) - 1))
     assert threads[0] == 2, "of the prompt"
     assert set(threads[1:6]) == {fewer}
@@ -635,7 +635,7 @@ def test_an_abandoned_text_waits_for_nobody(lm: LanguageModel) -> None:
     inbox = drafter.process._inbox
     assert not inbox.texts
     assert not inbox.windows
-    inbox.take(Message(Kind.WINDOW, states[0].number, 3), 9)
+    inbox.take(Message(MessageKind.WINDOW, states[0].number, 3), 9)
     assert not inbox.windows, "what comes too late is dropped"
 
 

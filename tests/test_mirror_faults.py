@@ -31,7 +31,7 @@ from paceline.drafters.mirror import drafter as drafter_module
 from paceline.drafters.mirror import place as place_module
 from paceline.drafters.mirror import process as process_module
 from paceline.drafters.mirror.drafter import Mirror
-from paceline.drafters.mirror.messages import Kind, Mangled, Message
+from paceline.drafters.mirror.messages import Mangled, Message, MessageKind
 from paceline.drafters.mirror.process import DraftProcess
 from paceline.drafters.sharing import Shared
 from paceline.errors import DrafterWarning, InputError
@@ -237,14 +237,14 @@ def test_a_text_is_drafted_for_once_its_process_is_there(bad: Callable[..., Path
 def test_of_what_a_process_says_no_more_is_kept_than_was_asked_for() -> None:
     inbox = process_module._Inbox()
     for number in range(1000):
-        inbox.take(Message(Kind.WINDOW, number, 1), 100)
+        inbox.take(Message(MessageKind.WINDOW, number, 1), 100)
     assert not inbox.windows
     with pytest.raises(Mangled, match="says TOKENIZER"):
-        inbox.take(Message(Kind.TOKENIZER, 1), 100)
+        inbox.take(Message(MessageKind.TOKENIZER, 1), 100)
     inbox.texts.add(3)
     for number in range(1000):
-        inbox.take(Message(Kind.WINDOW, 3, number), 100)
-    assert inbox.windows == {3: (Message(Kind.WINDOW, 3, 999), 100)}
+        inbox.take(Message(MessageKind.WINDOW, 3, number), 100)
+    assert inbox.windows == {3: (Message(MessageKind.WINDOW, 3, 999), 100)}
 
 
 # --- the law under the rejection rule -----------------------------------------------------------------------

@@ -24,7 +24,7 @@ from paceline.law import KeyedDice, Law, Noise, Outlook, Place, Sampling, laws
 from paceline.law.contenders import contenders
 from paceline.law.table import Acts, setting, table
 from paceline.law.values import number
-from paceline.law.warp import Candidates, Warps
+from paceline.law.warp import Survivors, Warps
 from paceline.targets.table import TableTarget, random_table
 from paceline_lab.bench.peers.transformers import sampled
 from paceline_lab.check.cases import samplings, settings
@@ -33,7 +33,7 @@ from paceline_lab.check.record import law_faults, record
 NAME = "top_n_sigma"
 
 
-def within_sigmas(left: Candidates, count: float) -> NDArray[np.bool_]:
+def within_sigmas(left: Survivors, count: float) -> NDArray[np.bool_]:
     """Tokens whose logits are within so many standard deviations of the best."""
     possible = left.scores[np.isfinite(left.scores)]
     kept: NDArray[np.bool_] = left.scores >= possible.max() - count * possible.std(dtype=np.float64)

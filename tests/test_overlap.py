@@ -13,14 +13,14 @@ from paceline.cli import main
 from paceline_lab.bench.early_exit import UNFORESEEN, foreseen
 from paceline_lab.bench.waiting import Waiting
 from paceline_lab.machine import overlap_advice
-from paceline_lab.machine.overlap import Parts, Trial
+from paceline_lab.machine.overlap import OverlapTrial, RoundParts
 
-PARTS = Parts(lower=10, exit=1, upper=10, end=1, first=2, level=2, single=1)
+PARTS = RoundParts(lower=10, exit=1, upper=10, end=1, first=2, level=2, single=1)
 
 
-def parts(**changed: float) -> Parts:
-    values: dict[str, Any] = {name: getattr(PARTS, name) for name in Parts.__dataclass_fields__}
-    return Parts(**{**values, **changed})
+def parts(**changed: float) -> RoundParts:
+    values: dict[str, Any] = {name: getattr(PARTS, name) for name in RoundParts.__dataclass_fields__}
+    return RoundParts(**{**values, **changed})
 
 
 def test_drafts_that_fit_are_free() -> None:
@@ -76,7 +76,7 @@ def test_a_device_that_is_made_up_takes_its_time_and_writes_the_same(lm: pacelin
 def test_a_cell_has_all_its_parts(lm: paceline.LanguageModel) -> None:
     """Not how near the law is, which depends on the machine: that everything is measured, and the target waits."""
     waiting = paceline.LanguageModel(Waiting(lm.target, 0.03), lm.vocabulary)
-    cell = Trial(lm=waiting, prompts=["The old house stood"], tokens=24, repeats=1).cell("pocket-draft", 3, 4)
+    cell = OverlapTrial(lm=waiting, prompts=["The old house stood"], tokens=24, repeats=1).cell("pocket-draft", 3, 4)
     of = cell.parts
     assert min(of.lower, of.exit, of.upper, of.end, of.first, of.level, of.single) > 0
     assert of.lower + of.upper >= 0.0299
@@ -110,7 +110,7 @@ def test_advice_says_what_the_law_says(monkeypatch: pytest.MonkeyPatch, capsys: 
 @pytest.mark.parametrize(("speed", "verdict"), [(1.2, "on"), (1.05, "makes no difference"), (0.8, "off")])
 def test_advice_allows_for_the_error_of_the_law(speed: float, verdict: str) -> None:
     together = overlap_advice.Overlap(exit=0.5, gamma=2, branches=4, seconds=1, tokens=speed, anew=0, hidden=True)
-    turns = overlap_advice.Turns(length=2, seconds=1, tokens=1)
+    turns = overlap_advice.OverlapTurns(length=2, seconds=1, tokens=1)
     found = overlap_advice.OverlapAdvice([together], [turns], plain=1)
     assert (found.verdict, found.spec) == (verdict, (together if verdict == "on" else turns).spec)
 

@@ -23,7 +23,7 @@ from paceline.context import Ints
 from paceline.drafters.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.law import Sampling
-from paceline_lab.bench.peers import PEERS, READERS, Weights, check_peer, make_peer, open_reader
+from paceline_lab.bench.peers import PEERS, READERS, PeerWeights, check_peer, make_peer, open_reader
 from paceline_lab.bench.peers import vllm as vllm_peer
 from paceline_lab.bench.peers.gguf_file import stored_type
 from paceline_lab.bench.peers.openvino import properties
@@ -75,7 +75,7 @@ def every(names: Iterable[str]) -> Any:
 @pytest.fixture(scope="module")
 def make(lm: paceline.LanguageModel, draft: DraftModel) -> Iterator[Make]:
     """Makes peers that share their weights; those of packages that are not installed are skipped."""
-    weights, kept = Weights(lm.target, lm.vocabulary, draft), dict[str, TextContestant]()
+    weights, kept = PeerWeights(lm.target, lm.vocabulary, draft), dict[str, TextContestant]()
 
     def made(spec: str, **settings: Any) -> TextContestant:
         if spec.startswith("vllm"):
@@ -195,7 +195,7 @@ def test_a_checkpoints_own_settings_of_generation_stay_out(lm: paceline.Language
     target.model.generation_config.update(do_sample=True, temperature=0.1, repetition_penalty=9.0, top_k=3)
     prompt = lm.encode(PROMPTS[1])
     greedy = lm.generate(prompt, method="plain", max_new_tokens=TOKENS, ignore_eos=True).tokens
-    assert written(make_peer("transformers", Weights(target)), job(prompt)).tokens == greedy
+    assert written(make_peer("transformers", PeerWeights(target)), job(prompt)).tokens == greedy
 
 
 # --- drafts -------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_nobody_says_how_long_drafts_are(make: Make) -> None:
 
 
 def test_peers_share_one_copy_of_each_model(lm: paceline.LanguageModel, draft: DraftModel) -> None:
-    weights = Weights(lm.target, lm.vocabulary, draft)
+    weights = PeerWeights(lm.target, lm.vocabulary, draft)
     peers = [make_peer(name, weights) for name in NEEDED]
     models = {id(peer.model) for peer in peers}  # type: ignore[attr-defined]
     assert models == {id(weights.model)}
@@ -237,7 +237,7 @@ def test_peers_share_one_copy_of_each_model(lm: paceline.LanguageModel, draft: D
 @pytest.mark.parametrize("name", ["mlx-lm", "llama-cpp", "openvino"])
 def test_converted_copies_do_not_stay(name: str, lm: paceline.LanguageModel) -> None:
     pytest.importorskip(OPTIONAL[name])
-    weights = Weights(lm.target, lm.vocabulary)
+    weights = PeerWeights(lm.target, lm.vocabulary)
     make_peer(name, weights).close()
     folder = weights.disk
     assert any(folder.iterdir())
@@ -280,7 +280,7 @@ def test_8_bits_are_the_integers_of_our_own_models(draft: DraftModel) -> None:
 def test_a_graph_on_pages_is_a_graph_with_states(kind: str, lm: paceline.LanguageModel) -> None:
     """The graph itself, without the change that attention over pages makes to it, and without drafts."""
     openvino, prompt = pytest.importorskip("openvino"), lm.encode(PROMPTS[0])
-    weights = Weights(lm.target)
+    weights = PeerWeights(lm.target)
     with closing(open_reader(f"openvino:type={kind}", weights, 64)) as reader:
         reader.read(prompt.tolist())
         model = openvino.compile_model(next(weights.disk.glob("*/*.xml")), "CPU", properties("float32"))
@@ -303,7 +303,7 @@ ROUNDED = {"llama-cpp": ("F32", "Q8_0", "Q4_0"), "openvino": ("float32", "int8",
 def test_a_reader_scores_rows_as_the_target_does(name: str, lm: paceline.LanguageModel) -> None:
     """The more bits, the nearer; another draft behind the same text changes nothing."""
     pytest.importorskip(OPTIONAL[name])
-    weights, prompt, rows = Weights(lm.target), lm.encode(PROMPTS[0]).tolist(), lm.encode("one two three").tolist()
+    weights, prompt, rows = PeerWeights(lm.target), lm.encode(PROMPTS[0]).tolist(), lm.encode("one two three").tolist()
     with torch.no_grad():
         own = ordinary(lm.target)(torch.tensor([[*prompt, *rows]])).logits[0, -len(rows) :].numpy()
     for kind, least, most in zip(ROUNDED[name], (0.0, 2e-3, 0.02), (1e-3, 0.05, 0.4), strict=True):
@@ -394,7 +394,7 @@ def test_llama_cpp_takes_no_part_where_it_would_leave_a_cut_out(
         monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
     sampling = Sampling(temperature=temperature, **cut)
     with pytest.raises(Missing, match="another law"):
-        make_peer("llama-cpp", Weights(lm.target), sampling=sampling)
+        make_peer("llama-cpp", PeerWeights(lm.target), sampling=sampling)
 
 
 @pytest.mark.parametrize(
@@ -412,19 +412,19 @@ def test_what_openvino_does_not_do_is_said_before_it_is_loaded(
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino_genai", types.ModuleType("openvino_genai"))
     with pytest.raises(error, match=said):
-        make_peer(spec, Weights(lm.target), sampling=sampling)
+        make_peer(spec, PeerWeights(lm.target), sampling=sampling)
 
 
 def test_weights_that_are_not_written_for_openvino_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino_genai", types.ModuleType("openvino_genai"))
     halves = paceline.load("pocket", dtype="bfloat16").target
     with pytest.raises(Missing, match=r"float32, int8, int4 here, not bfloat16; write type=int8 or type=float32$"):
-        make_peer("openvino", Weights(halves))
+        make_peer("openvino", PeerWeights(halves))
 
 
 def test_forwards_are_timed_beside_some_peers_only(lm: paceline.LanguageModel) -> None:
     with pytest.raises(InputError, match=r"beside the peers llama-cpp and openvino only, not beside 'mlx-lm'$"):
-        open_reader("mlx-lm", Weights(lm.target), 64)
+        open_reader("mlx-lm", PeerWeights(lm.target), 64)
 
 
 def test_nothing_is_left_out_of_the_law_that_was_not_asked_for(make: Make, lm: paceline.LanguageModel) -> None:
@@ -437,37 +437,37 @@ def test_nothing_is_left_out_of_the_law_that_was_not_asked_for(make: Make, lm: p
 
 def test_a_draft_model_that_is_not_there_or_does_not_fit_is_told(lm: paceline.LanguageModel) -> None:
     with pytest.raises(Missing, match="needs a draft model with the target's tokenizer, and none is given"):
-        make_peer("transformers-assisted", Weights(lm.target, lm.vocabulary))
+        make_peer("transformers-assisted", PeerWeights(lm.target, lm.vocabulary))
     foreign = DraftModel.load("pocket-foreign", lm.target)
     with pytest.raises(Missing, match="has a different tokenizer from pocket"):
-        make_peer("transformers-assisted", Weights(lm.target, lm.vocabulary, foreign))
+        make_peer("transformers-assisted", PeerWeights(lm.target, lm.vocabulary, foreign))
     with pytest.raises(Missing, match="came without its tokenizer"):
-        make_peer("transformers-uag", Weights(lm.target))
+        make_peer("transformers-uag", PeerWeights(lm.target))
     named_otherwise: Any = paceline.load("pocket", dtype="float32").target
     named_otherwise.name = "somebody/else"
     with pytest.raises(Missing, match="write transformers-uag:draft=NAME"):
-        make_peer("transformers-uag", Weights(named_otherwise, lm.vocabulary))
+        make_peer("transformers-uag", PeerWeights(named_otherwise, lm.vocabulary))
 
 
 def test_a_target_that_is_no_model_of_transformers_stays_among_us() -> None:
     table = paceline.TableTarget(lambda _: [0.0] * 4, vocab_size=4)
     with pytest.raises(Missing, match="is no model of transformers"):
-        make_peer("transformers", Weights(table))
+        make_peer("transformers", PeerWeights(table))
 
 
 def test_vllm_is_found_by_a_variable(lm: paceline.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PACELINE_VLLM", raising=False)
     with pytest.raises(Missing, match=r"name its Python: vllm:python=FILE, or PACELINE_VLLM=FILE$"):
-        make_peer("vllm", Weights(lm.target, lm.vocabulary))
+        make_peer("vllm", PeerWeights(lm.target, lm.vocabulary))
     monkeypatch.setenv("PACELINE_VLLM", "no/python")
     with pytest.raises(Missing, match="no/python does not start"):
-        make_peer("vllm", Weights(lm.target, lm.vocabulary))
+        make_peer("vllm", PeerWeights(lm.target, lm.vocabulary))
     for spec, said in (
         ("vllm-paceline:method=assistant", "method 'assistant' does not draft inside vLLM"),
         ("vllm-ngram:tokens=0", "option 'tokens' of vllm-ngram is a whole number from 1 to 128, not '0'"),
     ):
         with pytest.raises(InputError, match=said):
-            make_peer(spec, Weights(lm.target, lm.vocabulary))
+            make_peer(spec, PeerWeights(lm.target, lm.vocabulary))
 
 
 @pytest.mark.slow
@@ -496,7 +496,7 @@ def test_a_vllm_that_says_nothing_is_ended(
     monkeypatch.setattr(vllm_peer, "PATIENCE", 0.3)
     monkeypatch.setattr(vllm_peer, "ENDING", 0.3)
     with pytest.raises(Missing, match=said if says == "sleep 60" else "vLLM "):
-        make_peer(f"vllm:python={python}", Weights(lm.target, lm.vocabulary))
+        make_peer(f"vllm:python={python}", PeerWeights(lm.target, lm.vocabulary))
     gc.collect()
     child = int((tmp_path / "child").read_text())
     ends = time.monotonic() + 5
@@ -519,14 +519,14 @@ def test_an_environment_of_vllm_sees_this_package_and_nothing_beside_it(
     python.write_text(f"#!/bin/sh\nls $PYTHONPATH > {tmp_path / 'seen'}\ntest -f $PYTHONPATH/paceline/tree.py\n")
     python.chmod(0o755)
     with pytest.raises(Missing, match="vLLM ended: it said nothing"):
-        make_peer(f"vllm:python={python}", Weights(lm.target, lm.vocabulary))
+        make_peer(f"vllm:python={python}", PeerWeights(lm.target, lm.vocabulary))
     assert (tmp_path / "seen").read_text() == "paceline\n"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not VLLM, reason="PACELINE_VLLM names no Python with vLLM")
 def test_a_vllm_that_is_killed_is_one_sentence_and_leaves_nothing(lm: paceline.LanguageModel) -> None:
-    peer: Any = make_peer("vllm", Weights(lm.target, lm.vocabulary))
+    peer: Any = make_peer("vllm", PeerWeights(lm.target, lm.vocabulary))
     process = peer._engine._process
     process.kill()
     with pytest.raises(RuntimeError, match=r"^vLLM ended: "):
@@ -542,4 +542,4 @@ def test_a_library_that_is_not_installed_is_told(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(Missing, match="is not installed; 'pip install"):
-        make_peer(name, Weights(lm.target, lm.vocabulary))
+        make_peer(name, PeerWeights(lm.target, lm.vocabulary))

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.files import cache_folder
 from paceline.planning.acceptance import Point
-from paceline.planning.curve import Curves, Reading, with_reading
+from paceline.planning.curve import CurveReading, Curves, with_reading
 from paceline.planning.fits import best_size, cubic, optimum, spline
 from paceline.planning.stored import Profile, Unreadable, find, load, path_of
 from paceline.targets.setup import Setup
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def profile() -> Profile:
-    readings = tuple(Reading(8, rows, 1e-5 * rows) for rows in (1, 16, 129))
+    readings = tuple(CurveReading(8, rows, 1e-5 * rows) for rows in (1, 16, 129))
     made = Profile.now(SETUP, (*timings(), *timings(4)), readings)
     known = method()
     curves = made.curves(known.top)
@@ -104,7 +104,7 @@ def test_seconds_are_those_of_the_batch_size_and_length_that_are_most_alike() ->
 
 
 def test_reading_is_added_to_rounds_that_read() -> None:
-    rounds, readings = timings(), [Reading(8, 1, 0.001), Reading(8, 129, 0.0138)]
+    rounds, readings = timings(), [CurveReading(8, 1, 0.001), CurveReading(8, 129, 0.0138)]
     assert with_reading(rounds, readings, 0) == rounds
     assert with_reading(rounds, readings, 10)[0].seconds == pytest.approx(0.051)
     assert with_reading(rounds, readings, 10)[-1].seconds == pytest.approx(rounds[-1].seconds + 0.0138)

@@ -33,7 +33,7 @@ from paceline.verify import Rule
 from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, TextContestant, Written, cut
 from paceline_lab.bench.run.directory import ABOUT, RECORDS, read
-from paceline_lab.bench.run.ours import Drafting, Ours, parted
+from paceline_lab.bench.run.ours import DraftedBy, Ours, parted
 from paceline_lab.bench.run.protocol import Conditions
 from paceline_lab.bench.run.record import ROUND_COLUMNS, SPLIT, Record, TextVerdict
 from refereed import METHODS, Echo, encode, finished, prompts, refereed
@@ -97,7 +97,7 @@ class Elsewhere(Ours):
 
 def test_a_method_that_writes_another_text_is_a_bug_and_another_library_is_not(tmp_path: Path) -> None:
     target = tabled()
-    plain, wrong = Ours("plain", target, Drafting()), Elsewhere("lookup", target, Drafting())
+    plain, wrong = Ours("plain", target, DraftedBy()), Elsewhere("lookup", target, DraftedBy())
     referee = refereed(tmp_path / "run", target=target, contestants=[plain, wrong, Echo([0, 1, 2])])
     run = finished(referee)
     texts = {entry: [r for r in run.records if r.entry == entry] for entry in run.entries}
@@ -127,7 +127,7 @@ def test_a_text_that_is_too_long_or_too_short_is_a_bug(tmp_path: Path) -> None:
             return replace(written, tokens=written.tokens[:-1])
 
     target = tabled()
-    plain, short = Ours("plain", target, Drafting()), Short("lookup", target, Drafting())
+    plain, short = Ours("plain", target, DraftedBy()), Short("lookup", target, DraftedBy())
     run = finished(refereed(tmp_path / "run", target=target, contestants=[plain, short]))
     assert {r.verdict for r in run.records if r.entry == "lookup"} == {TextVerdict.BUG}
 
@@ -214,7 +214,7 @@ def test_a_pass_over_the_prompts_knows_nothing_of_the_one_before_and_a_run_that_
 def test_a_draft_model_that_a_method_names_is_loaded_once_and_told() -> None:
     lm = paceline.load("pocket", dtype="float32", generation_config=False)
     for spec in ("assistant:model=pocket-draft", "lookup,lookup:max_ngram=1+assistant:model=pocket-draft,top=2"):
-        who = Ours(spec, lm.target, Drafting(vocabulary=lm.vocabulary))
+        who = Ours(spec, lm.target, DraftedBy(vocabulary=lm.vocabulary))
         before = models_of(who)
         who.begin()
         who.forget()
@@ -297,7 +297,7 @@ def test_a_text_of_which_nothing_came_is_kept_as_that(tmp_path: Path) -> None:
 
 def test_a_text_that_was_to_be_walked_and_was_not_is_a_bug(tmp_path: Path) -> None:
     target = tabled()
-    plain, wrong = Ours("plain", target, Drafting()), Elsewhere("lookup", target, Drafting())
+    plain, wrong = Ours("plain", target, DraftedBy()), Elsewhere("lookup", target, DraftedBy())
     run = finished(refereed(tmp_path / "run", target=target, contestants=[plain, wrong], follow=True))
     found = {(r.verdict, r.parts_at) for r in run.records if r.entry == "lookup"}
     assert found == {(TextVerdict.BUG, 2)}
@@ -413,7 +413,7 @@ def test_a_parting_of_the_warm_up_is_looked_into_though_all_texts_are_there(tmp_
     target = tabled()
 
     def both() -> list[TextContestant]:
-        return [Ours("plain", target, Drafting()), Elsewhere("lookup", target, Drafting())]
+        return [Ours("plain", target, DraftedBy()), Elsewhere("lookup", target, DraftedBy())]
 
     finished(refereed(tmp_path / "run", target=target, contestants=both()))
     file = tmp_path / "run" / ABOUT
@@ -757,7 +757,7 @@ def test_what_was_proposed_and_expected_is_kept(tmp_path: Path) -> None:
             self._planner = Telling(4)
 
     target = tabled()
-    contestants = [Ours("plain", target, Drafting()), Planned("lookup", target, Drafting())]
+    contestants = [Ours("plain", target, DraftedBy()), Planned("lookup", target, DraftedBy())]
     finished(refereed(tmp_path / "run", target=target, contestants=contestants))
     for record in read(tmp_path / "run").records:
         rounds = record.rounds or {}

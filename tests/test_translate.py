@@ -11,7 +11,7 @@ import pytest
 
 from paceline.errors import InputError
 from paceline.targets.pocket.bundle import BundledTokenizer
-from paceline.translate import Bridge, Draft, Follower, Habit, Lattice, Spellings, Translation, canonical
+from paceline.translate import Bridge, Follower, Habit, Lattice, Spellings, TranslatedDraft, Translation, canonical
 from paceline.vocabulary import Vocabulary
 from tokenizer_kinds import FOR_TEXT, OPAQUE, REAL, REAL_NAMES, STREAMABLE, vocabulary_of
 
@@ -244,7 +244,7 @@ class Oracle:
                 break
             true.append(token)
         window = self.made.spell(before[-6:])
-        lattice = Lattice(self.made, window, Draft.of((self.other.of[token], -0.1) for token in drafted))
+        lattice = Lattice(self.made, window, TranslatedDraft.of((self.other.of[token], -0.1) for token in drafted))
         tree = lattice.tree(2 * len(canonical(self.made, window, data)), self.habit.leaving)
         assert tree.tokens, "no round stalls"
         context = context5(self.name, before, data)
@@ -287,7 +287,7 @@ def test_every_path_of_a_lattice_spells_the_drafted_bytes(target: str, drafter: 
             start = rng.randrange(len(data) - 40)
             drafted = other.encode(data[start : start + 30])[: rng.randint(1, 5)]
             spelled = other.spell(drafted)
-            draft = Draft.of((other.of[token], -rng.random()) for token in drafted)
+            draft = TranslatedDraft.of((other.of[token], -rng.random()) for token in drafted)
             tree = Lattice(made, data[max(0, start - 12) : start], draft).tree(16, 0.1)
             paths = list[bytes]()
             for token, parent, score in zip(tree.tokens, tree.parents, tree.scores, strict=True):
@@ -324,7 +324,7 @@ def test_a_text_that_leaves_the_canonical_form_is_believed_to_do_it_again() -> N
 
 def test_scores_are_those_of_the_drafters_tokens_that_begin_in_a_node() -> None:
     made = spellings("pocket")
-    tree = Lattice(made, b" a", Draft.of([(b" ti", -1.0), (b"me", -0.5), (b" to", -0.25)])).tree(2, 1e-9)
+    tree = Lattice(made, b" a", TranslatedDraft.of([(b" ti", -1.0), (b"me", -0.5), (b" to", -0.25)])).tree(2, 1e-9)
     assert made.spell(tree.tokens[:1]) == b" time"
     assert tree.scores[0] == pytest.approx(-1.5, abs=1e-6)
     assert tree.scores[1] <= -0.25

@@ -23,7 +23,7 @@ from paceline_lab.bench.compare import Between
 from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, Written
 from paceline_lab.bench.run.directory import Run, read
-from paceline_lab.bench.run.ours import Drafting, Ours
+from paceline_lab.bench.run.ours import DraftedBy, Ours
 from paceline_lab.bench.run.record import Record, TextVerdict
 from paceline_lab.bench.summary import Summary
 from paceline_lab.bench.warnings import warnings
@@ -37,7 +37,7 @@ def texts(run: Run, entry: str) -> list[Record]:
 
 
 def plain_text() -> list[int]:
-    session = Ours("plain", tabled(), Drafting()).session(_job())
+    session = Ours("plain", tabled(), DraftedBy()).session(_job())
     list(drive(session))
     return session.context.emitted.tolist()
 
@@ -78,7 +78,7 @@ def test_2_a_method_that_drafts_nothing_does_exactly_what_plain_decoding_does() 
     asked = []
     for make in (make_drafter, lambda spec, model: Silent()):
         target = Watched()
-        who = Ours("plain", target, Drafting(make=make))
+        who = Ours("plain", target, DraftedBy(make=make))
         list(drive(who.session(_job())))
         asked.append(target.asked)
     assert asked[0] == asked[1]
@@ -87,7 +87,7 @@ def test_2_a_method_that_drafts_nothing_does_exactly_what_plain_decoding_does() 
 
 def test_2_all_our_methods_write_on_one_target_with_one_kind_of_cache() -> None:
     target = tabled()
-    sessions = [Ours(spec, target, Drafting()).session(_job()) for spec in ("plain", "lookup", "lookup:max_ngram=1")]
+    sessions = [Ours(spec, target, DraftedBy()).session(_job()) for spec in ("plain", "lookup", "lookup:max_ngram=1")]
     assert {id(session.target) for session in sessions} == {id(target)}
     assert len({type(session.rows) for session in sessions}) == 1
 

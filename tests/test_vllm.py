@@ -24,7 +24,7 @@ from paceline.errors import InputError
 from paceline.integrations.vllm import Proposer
 from paceline.integrations.vllm.lengths import Lengths, Pace
 from paceline.integrations.vllm.proposer import HOPELESS, best_chain
-from paceline.integrations.vllm.settings import Settings
+from paceline.integrations.vllm.settings import VLLMSettings
 from paceline.integrations.vllm.texts import Served
 from paceline.tree import DraftTree
 from papers.dictspec import live
@@ -337,7 +337,7 @@ def test_nothing_but_lists_of_whole_numbers_reaches_the_engine(folder: Path) -> 
 
 def test_without_time_nothing_is_drafted_in_a_step(folder: Path) -> None:
     engine = Engine(Proposer(config(folder, "lookup", budget=1)))
-    engine.proposer.settings = Settings(method="lookup", budget=1)
+    engine.proposer.settings = VLLMSettings(method="lookup", budget=1)
     import paceline.integrations.vllm.proposer as module
 
     before, module.A_ROW = module.A_ROW, 0.0

@@ -23,7 +23,7 @@ import pytest
 
 import paceline
 from paceline.drafters.indexing import build
-from paceline.integrations.vllm.settings import Settings
+from paceline.integrations.vllm.settings import VLLMSettings
 from paceline_lab.bench.peers.weights import ordinary
 from vllm_engine import PROMPTS, TOKENS
 
@@ -69,7 +69,7 @@ def written(folder: str, method: str | None, name: str = "", kill: bool = False)
     engine = {"model": folder, "dtype": "float32", "enforce_eager": True, "max_model_len": 512, "seed": 0}
     engine |= {"disable_log_stats": False, **how.get("engine", {})}
     if method is not None:
-        settings = Settings(method=method)
+        settings = VLLMSettings(method=method)
         engine |= {"speculative_config": settings.speculative(8), "additional_config": settings.additional()}
     environment = ENVIRONMENT | how.get("environment", ALONE)
     given = {"engine": engine, "environment": environment, "structured": how.get("structured"), "kill": kill}
@@ -135,7 +135,7 @@ def test_sixteen_clients_stream_from_a_server(folder: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = Settings(method="hybrid")
+    settings = VLLMSettings(method="hybrid")
     command = [PYTHON, "-m", "vllm.entrypoints.cli.main", "serve", folder, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "512"]
     command += ["--speculative-config", json.dumps(settings.speculative(8))]

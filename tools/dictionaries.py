@@ -19,7 +19,7 @@ from paceline.dictionary.shipped import FOLDER
 from paceline.files import terminable
 from paceline.targets.replay import open_vocabulary
 from paceline.vocabulary import Vocabulary
-from paceline_lab.bench.tally import Tally
+from paceline_lab.bench.tally import StepTally
 from paceline_make import cards
 from paceline_make.dictionary.build import DictionarySettings, build
 from paceline_make.dictionary.corpus import Corpus
@@ -41,7 +41,7 @@ TRIED = 300_000
 
 def make(
     texts: Sequence[CorpusText], language: str, vocabulary: Vocabulary, out: Path
-) -> tuple[file.DictionaryHeader, Tally]:
+) -> tuple[file.DictionaryHeader, StepTally]:
     """One dictionary, and what it brings on text that it was not counted on."""
     mine = [text for text in texts if text.source.language == language]
     corpus = Corpus.of_lines([line for text in mine for passage in text.training for line in passage.split("\n")])
@@ -60,7 +60,7 @@ def make(
     return header, _tried(mine, counts, vocabulary)
 
 
-def _tried(texts: Sequence[CorpusText], counts: Counts, vocabulary: Vocabulary) -> Tally:
+def _tried(texts: Sequence[CorpusText], counts: Counts, vocabulary: Vocabulary) -> StepTally:
     """The dictionary on held-out passages from all over the sources."""
     passages = [passage for text in texts for passage in text.held_out]
     taken = max(1, TRIED * len(passages) // max(1, sum(map(len, passages))))
@@ -73,7 +73,7 @@ def _tried(texts: Sequence[CorpusText], counts: Counts, vocabulary: Vocabulary) 
 
 
 def write_card(
-    made: dict[Path, tuple[file.DictionaryHeader, Tally]], texts: Sequence[CorpusText], folder: Path
+    made: dict[Path, tuple[file.DictionaryHeader, StepTally]], texts: Sequence[CorpusText], folder: Path
 ) -> None:
     """Beside the dictionaries: what they are, what they bring, and what they are made of."""
     rows = [

@@ -17,7 +17,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from paceline import LanguageModel, load
-from paceline_lab import Cell, Trial, Waiting
+from paceline_lab import OverlapCell, OverlapTrial, Waiting
 from papers.common import Claim, Report, parser, script
 
 MODEL, DTYPE = "pocket+ballast:300M", "bfloat16"
@@ -29,7 +29,7 @@ MODEL_OF_A_DEVICE = "pocket"
 NEAR, OF_THE_LAW = 0.1, 0.9
 
 
-def parts_of(cells: Sequence[Cell]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def parts_of(cells: Sequence[OverlapCell]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     head = (
         "draft model, tokens",
         "lower",
@@ -58,7 +58,7 @@ def parts_of(cells: Sequence[Cell]) -> tuple[Sequence[str], Sequence[Sequence[st
     return head, rows
 
 
-def rounds_of(cells: Sequence[Cell]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def rounds_of(cells: Sequence[OverlapCell]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     head = (
         "draft model, tokens",
         "together: law, seen",
@@ -77,7 +77,7 @@ def rounds_of(cells: Sequence[Cell]) -> tuple[Sequence[str], Sequence[Sequence[s
     return head, rows
 
 
-def _named(cell: Cell) -> str:
+def _named(cell: OverlapCell) -> str:
     return f"{cell.draft}, {cell.levels}"
 
 
@@ -85,7 +85,7 @@ def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.1f}"
 
 
-def claims(cells: Sequence[Cell]) -> Iterator[Claim]:
+def claims(cells: Sequence[OverlapCell]) -> Iterator[Claim]:
     near = sum(abs(cell.together.ratio - 1) <= NEAR for cell in cells)
     ours = f"{near} of {len(cells)} rounds within {NEAR:.0%}"
     yield Claim("a round takes what the law says", "exactly", ours, near >= OF_THE_LAW * len(cells))
@@ -97,7 +97,7 @@ def claims(cells: Sequence[Cell]) -> Iterator[Claim]:
     yield Claim("it is faster than drafts in turns", "where each model has devices of its own", ours, min(gains) > 1)
 
 
-def report(cells: Sequence[Cell], notes: Sequence[str]) -> Report:
+def report(cells: Sequence[OverlapCell], notes: Sequence[str]) -> Report:
     title = "Mirror-SD, equations 10 and 14: the latency law"
     return Report(title, [parts_of(cells), rounds_of(cells)], list(claims(cells)), notes)
 
@@ -124,7 +124,7 @@ def main() -> None:
     lm = load(MODEL_OF_A_DEVICE if given.waiting else given.model, dtype=given.dtype)
     if given.waiting:
         lm = LanguageModel(Waiting(lm.target, given.waiting / 1000), lm.vocabulary)
-    trial = Trial(
+    trial = OverlapTrial(
         lm=lm,
         prompts=PROMPTS,
         tokens=given.max_new_tokens,

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from paceline_lab.bench.summary import Figures as Figures
     from paceline_lab.bench.summary import Summary as Summary
     from paceline_lab.bench.waiting import Waiting as Waiting
-    from paceline_lab.machine.overlap import Cell as Cell
-    from paceline_lab.machine.overlap import Trial as Trial
+    from paceline_lab.machine.overlap import OverlapCell as OverlapCell
+    from paceline_lab.machine.overlap import OverlapTrial as OverlapTrial
     from paceline_lab.measure import Calibration as Calibration
     from paceline_lab.measure import calibrate_method as calibrate_method
     from paceline_lab.measure import race_methods as race_methods
@@ -75,7 +75,7 @@ _HOME = {
         "paceline_lab.bench.suites.sources": "Sources tokenizers_in",
         "paceline_lab.bench.summary": "Figures Summary",
         "paceline_lab.bench.waiting": "Waiting",
-        "paceline_lab.machine.overlap": "Cell Trial",
+        "paceline_lab.machine.overlap": "OverlapCell OverlapTrial",
         "paceline_make.dictionary.corpus": "Corpus open_corpus",
         "paceline_make.dictionary.corpus:split_by_document": "split_corpus",
         "paceline_make.dictionary.counting": "Counts",

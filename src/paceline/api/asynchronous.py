@@ -27,7 +27,7 @@ AHEAD = 32
 THREAD = "paceline-astream"
 
 
-class Reader:
+class StreamReader:
     """One text between the thread that writes it and the event loop that reads it. Made in the event loop."""
 
     def __init__(self, lm: LanguageModel, writing: Writing) -> None:
@@ -80,16 +80,16 @@ class SharedBatch:
 
     def __init__(self) -> None:
         self._tray = Tray(self._note)
-        self._changed = list[Reader]()
+        self._changed = list[StreamReader]()
         """Readers that came, left, or have room again; like the thread, guarded by the tray's lock."""
         self._thread: threading.Thread | None = None
         self._batch: TextBatch | None = None
-        self._readers: dict[Writing, Reader] = {}
+        self._readers: dict[Writing, StreamReader] = {}
 
     async def read(self, lm: LanguageModel, write: Callable[[], Writing]) -> AsyncGenerator[Piece, None]:
         """The pieces of a text that ``write`` makes. However this ends, the text has left the batch and given its rows
         back before it returns."""
-        reader, ended = Reader(lm, await _apart(write)), False
+        reader, ended = StreamReader(lm, await _apart(write)), False
         with self._joined(reader):
             try:
                 while not ended:
@@ -109,7 +109,7 @@ class SharedBatch:
                     await asyncio.shield(reader.left)
 
     @contextmanager
-    def _joined(self, reader: Reader) -> Iterator[None]:
+    def _joined(self, reader: StreamReader) -> Iterator[None]:
         """A text is part of the batch. Of a stream that is dropped with its event loop closed, this still ends."""
         self._tray.give(reader)
         try:
@@ -117,14 +117,14 @@ class SharedBatch:
         finally:
             self._part(reader)
 
-    def _part(self, reader: Reader) -> None:
+    def _part(self, reader: StreamReader) -> None:
         """End a text, if it has not ended. Safe in a finalizer."""
         if not (reader.ended or reader.gone):
             reader.gone = True
             reader.writing.cancel()
             self._tray.give(reader)
 
-    def _note(self, reader: Reader) -> None:
+    def _note(self, reader: StreamReader) -> None:
         """Have the thread look at a reader."""
         self._changed.append(reader)
         if self._thread is None:
@@ -145,7 +145,7 @@ class SharedBatch:
             except BaseException as error:  # not of a single text, which would have ended that text alone
                 self._fail(error)
 
-    def _news(self) -> list[Reader] | None:
+    def _news(self) -> list[StreamReader] | None:
         """The readers to look at; None where there is nothing to do and the thread ends."""
         with self._tray.held():
             if self._thread is not threading.current_thread():
@@ -159,7 +159,7 @@ class SharedBatch:
                 return None
         return changed
 
-    def _round(self, changed: Sequence[Reader]) -> None:
+    def _round(self, changed: Sequence[StreamReader]) -> None:
         """One round of every text that can go on."""
         for reader in changed:
             if not reader.ended:
@@ -179,7 +179,7 @@ class SharedBatch:
             self._batch.close()
             self._batch = None
 
-    def _look_at(self, reader: Reader) -> None:
+    def _look_at(self, reader: StreamReader) -> None:
         """Let a text join that has not, and leave if its reader is gone."""
         if self._batch is None:
             self._batch = TextBatch(reader.lm, kept=reader.lm.kept)
@@ -188,7 +188,7 @@ class SharedBatch:
         if reader.gone:
             self._cancel(self._batch, reader)
 
-    def _cancel(self, batch: TextBatch, reader: Reader) -> None:
+    def _cancel(self, batch: TextBatch, reader: StreamReader) -> None:
         del self._readers[reader.writing]
         failed: Exception | None = None
         try:

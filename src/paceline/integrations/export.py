@@ -19,7 +19,7 @@ from paceline.drafters.auto import NONE
 from paceline.drafters.auto import SHIPPED as SHIPPED_DICTIONARIES
 from paceline.drafters.spec import BUILT_IN, MODEL, absolute, file_names, methods_in
 from paceline.errors import InputError
-from paceline.integrations.vllm.settings import SERVED, Settings
+from paceline.integrations.vllm.settings import SERVED, VLLMSettings
 from paceline.targets.pocket.names import NAMES
 
 VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.24"}
@@ -223,7 +223,7 @@ def _inside_vllm(ours: Exported) -> Answer | None:
     names = {*methods_in(spec)}
     if not names <= {*SERVED}:
         return None
-    settings = Settings(method=spec)
+    settings = VLLMSettings(method=spec)
     settings.drafter()
     if names & {"dictionary", "hybrid"} and not re.search(r"file\s*=", spec):
         notes = (SHIPPED, *notes)

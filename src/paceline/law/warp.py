@@ -69,7 +69,7 @@ class Warps:
         return self.in_kernels and self.mass == 1
 
 
-class Candidates:
+class Survivors:
     """The tokens of a row that are left, as cuts see them. What a cut does not look at is not computed."""
 
     __slots__ = ("_peak", "_row", "_temperature", "_weights", "ids")
@@ -92,10 +92,10 @@ class Candidates:
             self._weights = tempered(self.scores, self._peak, self._temperature)
         return self._weights
 
-    def kept(self, mask: NDArray[np.bool_]) -> Candidates:
+    def kept(self, mask: NDArray[np.bool_]) -> Survivors:
         (places,) = mask.nonzero()
         weights = None if self._weights is None else self._weights[places]
-        return Candidates(self._row, self.ids[places], self._peak, self._temperature, weights)
+        return Survivors(self._row, self.ids[places], self._peak, self._temperature, weights)
 
 
 def warped(row: Row, warps: Warps) -> Distribution:
@@ -104,7 +104,7 @@ def warped(row: Row, warps: Warps) -> Distribution:
     check_peak(peak)
     if warps.mass < 1 and not warps.most and warps.in_kernels and (law := _sketched(row, peak, warps)) is not None:
         return law
-    left = Candidates(row, _all_ids(row.size), peak, warps.temperature)
+    left = Survivors(row, _all_ids(row.size), peak, warps.temperature)
     for cut, values in warps.cuts:
         left = left.kept(cut(left, *values))
     possible = left.weights > 0
@@ -134,7 +134,7 @@ def log_tempered(row: Row, peak: float, temperature: float) -> Weights:
     return logs
 
 
-def most_likely(left: Candidates, count: int) -> NDArray[np.bool_]:
+def most_likely(left: Survivors, count: int) -> NDArray[np.bool_]:
     """The tokens of the ``count`` greatest scores, with all that tie with the last."""
     scores = left.scores
     if count >= scores.size:
@@ -144,11 +144,11 @@ def most_likely(left: Candidates, count: int) -> NDArray[np.bool_]:
     return kept
 
 
-def likely_enough(left: Candidates, least: float) -> NDArray[np.bool_]:
+def likely_enough(left: Survivors, least: float) -> NDArray[np.bool_]:
     return left.weights >= least
 
 
-def nucleus(left: Candidates, share: float) -> NDArray[np.bool_]:
+def nucleus(left: Survivors, share: float) -> NDArray[np.bool_]:
     """Which tokens have less than this share of the mass strictly before them, in descending order.
 
     Only a part is sorted: tokens lighter than ``(1 - share) mass / size`` hold less than ``1 - share`` of it

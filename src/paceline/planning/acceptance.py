@@ -53,7 +53,7 @@ class Spot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice(Optimum):
+class SizeChoice(Optimum):
     """The best size for so many sequences, each about ``length`` long."""
 
     sequences: BatchSize
@@ -88,7 +88,7 @@ class Acceptance:
     prompts: tuple[str, ...]
     rounds: Count
     emitted: Count
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[SizeChoice, ...] = ()
 
     @property
     def enough(self) -> bool:
@@ -119,13 +119,13 @@ class Acceptance:
         found: Floats = tokens / np.interp(whole, sizes, self.seconds(curves, sequences, length))
         return found
 
-    def choose(self, curves: Curves, sequences: int = 1, length: int = 0) -> Choice:
+    def choose(self, curves: Curves, sequences: int = 1, length: int = 0) -> SizeChoice:
         """The best size under these seconds."""
         seconds = self.seconds(curves, sequences, length)
         sizes, tokens = [point.nodes for point in self.points], [point.tokens for point in self.points]
         found = optimum(sizes, tokens, seconds.tolist())
         speeds = self.speeds(curves, sequences, length)
-        return Choice(
+        return SizeChoice(
             **vars(found),
             sequences=sequences,
             length=length,

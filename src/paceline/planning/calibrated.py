@@ -53,7 +53,7 @@ Key = tuple[int, int]
 
 
 @dataclass
-class Trial:
+class SizeTrial:
     """Sizes that take turns."""
 
     sizes: tuple[int, ...]
@@ -81,7 +81,7 @@ class Calibrated(Planner):
         self._sizes = {(choice.sequences, choice.length): choice.nodes for choice in method.choices}
         self._now = dict(self._sizes)
         self._seen: deque[float] = deque(maxlen=WATCHED)
-        self._trial: Trial | None = None
+        self._trial: SizeTrial | None = None
         self._patience, self._rounds = PATIENCE[0], 0
         self._lock = RLock()
 
@@ -125,14 +125,14 @@ class Calibrated(Planner):
         drifted = not 1 / DRIFT <= statistics.median(self._seen) <= DRIFT
         if drifted or (self._now[key] != self._sizes[key] and self._rounds >= AGAIN):
             sizes = self._around(self._now[key], self._sizes[key])
-            self._trial = Trial(sizes, TRIED * len(sizes))
+            self._trial = SizeTrial(sizes, TRIED * len(sizes))
 
     def _around(self, nodes: int, stored: int) -> tuple[int, ...]:
         """Sizes to try: none, half, the present one, twice as many, and the one that was found when all was well."""
         most = self._method.points[-1].nodes
         return tuple(sorted({0, nodes // 2, nodes, min(most, max(2 * nodes, 4)), stored}))
 
-    def _conclude(self, trial: Trial, key: Key) -> None:
+    def _conclude(self, trial: SizeTrial, key: Key) -> None:
         """The curve as it is now, and the best size under it."""
         rows, ratios = trial.scale()
         self._live = self._stored.scaled(lambda sizes: np.exp(np.interp(np.log(sizes), rows, ratios)))

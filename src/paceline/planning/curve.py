@@ -17,7 +17,7 @@ from paceline.planning.timing import Rows, Timing
 Floats = NDArray[np.float64]
 
 
-class Reading(NamedTuple):
+class CurveReading(NamedTuple):
     """Seconds to read the ``top`` best tokens after each of so many rows."""
 
     top: Count
@@ -72,7 +72,7 @@ class Curves:
         return found
 
 
-def with_reading(timings: Iterable[Timing], readings: Iterable[Reading], top: int) -> tuple[Timing, ...]:
+def with_reading(timings: Iterable[Timing], readings: Iterable[CurveReading], top: int) -> tuple[Timing, ...]:
     """Timings of rounds after which the ``top`` best tokens of every row are read; as they are, if none are.
 
     What was read of the nearest number of tokens stands for it.

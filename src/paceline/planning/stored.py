@@ -21,7 +21,7 @@ from paceline.files import CACHE, cache_folder, exclusive, write_whole
 from paceline.files.reading import DESCRIPTION, parse, read_file
 from paceline.files.shape import shaped
 from paceline.planning.acceptance import Acceptance
-from paceline.planning.curve import Curves, Reading, with_reading
+from paceline.planning.curve import CurveReading, Curves, with_reading
 from paceline.planning.timing import Timing
 from paceline.targets.setup import Setup, versions
 
@@ -39,13 +39,13 @@ class Profile:
     setup: Setup
     timings: tuple[Timing, ...]
     """Rounds without drafting and without reading best tokens."""
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[CurveReading, ...] = ()
     methods: tuple[Acceptance, ...] = ()
     versions: Mapping[str, str]
     when: str
 
     @classmethod
-    def now(cls, setup: Setup, timings: tuple[Timing, ...], readings: tuple[Reading, ...] = ()) -> Profile:
+    def now(cls, setup: Setup, timings: tuple[Timing, ...], readings: tuple[CurveReading, ...] = ()) -> Profile:
         """Measured just now, by the libraries that are installed."""
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return cls(setup=setup, timings=timings, readings=readings, versions=versions(), when=when)

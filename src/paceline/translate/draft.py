@@ -24,7 +24,7 @@ class Translation:
 
 
 @dataclass(frozen=True)
-class Draft:
+class TranslatedDraft:
     """The bytes of a path of the draft model's tokens."""
 
     data: bytes
@@ -34,7 +34,7 @@ class Draft:
     """The log-probability of the end of the text behind the bytes, if that is drafted."""
 
     @classmethod
-    def of(cls, pieces: Iterable[tuple[bytes, float]], ends: float | None = None) -> Draft:
+    def of(cls, pieces: Iterable[tuple[bytes, float]], ends: float | None = None) -> TranslatedDraft:
         data, paid, total = bytearray(), [0.0], 0.0
         for spelled, score in pieces:
             total += score

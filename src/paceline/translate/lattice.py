@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.translate.draft import Draft, Translation
+from paceline.translate.draft import TranslatedDraft, Translation
 from paceline.translate.spellings import Spellings
 
 LEAVING = 0.02
@@ -76,7 +76,7 @@ def canonical(spellings: Spellings, window: bytes, data: bytes) -> list[int]:
 class Lattice:
     """The tokens that spell the bytes of one draft behind one text."""
 
-    def __init__(self, spellings: Spellings, window: bytes, draft: Draft) -> None:
+    def __init__(self, spellings: Spellings, window: bytes, draft: TranslatedDraft) -> None:
         """``window`` are the last bytes of the text."""
         self._spellings, self._draft, self._data = spellings, draft, draft.data
         self._next: dict[int, int] = {}

@@ -32,7 +32,7 @@ from paceline.targets.hf.target import HFTarget
 from paceline.targets.place import free_memory, named_dtype
 from paceline.tree import EMPTY, DraftTree
 from paceline_lab.bench.peers import open_reader
-from paceline_lab.bench.peers.weights import Reader, Weights
+from paceline_lab.bench.peers.weights import PeerWeights, TextReader
 from paceline_lab.bench.race import Clock, Contestant, Race
 
 RANDOM = "random:"
@@ -51,7 +51,7 @@ THEIRS = "transformers"
 
 
 @dataclass(frozen=True)
-class Forward:
+class TimedForward:
     """The median of one shape along one path."""
 
     path: str
@@ -126,13 +126,13 @@ def forwards(
     rows: Sequence[int],
     repeats: int,
     peers: Sequence[str] = (),
-) -> Iterator[Forward]:
+) -> Iterator[TimedForward]:
     """Every number of rows of every number of sequences behind every context, along every path; for one row also the
     library's own forward with its own cache. ``peers``, other libraries on the same weights, score one sequence."""
     random = np.random.default_rng(1)
     with ExitStack() as leaving:
         theirs: dict[str, _Other] = {THEIRS: _Library(target)} if 1 in sequences and 1 in rows else {}
-        weights = Weights(target)
+        weights = PeerWeights(target)
         for spec in peers if 1 in sequences else ():
             reader = open_reader(spec, weights, max(contexts) + 2 * max(rows))
             leaving.callback(reader.close)
@@ -170,7 +170,7 @@ def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
     return found
 
 
-class Step(Contestant[None, float]):
+class TimedStep(Contestant[None, float]):
     """A forward along one path, or the library's own. The second of two counts: threads of the library that was timed
     before look for more work for a while, and those of this one may sleep."""
 
@@ -188,7 +188,7 @@ class Step(Contestant[None, float]):
 
 def _timed(
     target: HFTarget, requests: list[Request], context: int, repeats: int, theirs: Mapping[str, _Other]
-) -> Iterator[Forward]:
+) -> Iterator[TimedForward]:
     def along(path: list[ForwardPath]) -> torch.Tensor:
         with target.using(*path):
             return target.score(requests)[-1].logits
@@ -196,8 +196,8 @@ def _timed(
     paths = paths_of(target)
     others = {name: other.read(requests[0]) for name, other in theirs.items()}
     settle = partial(_wait, target.device)
-    steps = [Step(name, partial(along, path), settle) for name, path in paths.items()]
-    steps += [Step(name, step, settle) for name, step in others.items()]
+    steps = [TimedStep(name, partial(along, path), settle) for name, path in paths.items()]
+    steps += [TimedStep(name, step, settle) for name, step in others.items()]
     race = Race(contestants=steps, tidy=False)
     heats = list(race.run([None], passes=WARM + repeats))[WARM:]
     logits = {name: along(path).float() for name, path in paths.items()}
@@ -206,7 +206,7 @@ def _timed(
     gaps |= {name: _apart(step().float(), own[0]) for name, step in others.items()}
     for step in steps:
         milliseconds = 1000 * statistics.median(heat.laps[step.name].result for heat in heats)
-        yield Forward(step.name, context, len(requests), len(requests[0].tokens), milliseconds, gaps[step.name])
+        yield TimedForward(step.name, context, len(requests), len(requests[0].tokens), milliseconds, gaps[step.name])
 
 
 def _apart(rows: torch.Tensor, own: torch.Tensor) -> float:
@@ -227,7 +227,7 @@ class _Other(ABC):
 class _Peer(_Other):
     """Its rows follow one another, since others score no trees without copies of the text."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: TextReader) -> None:
         self._reader, self.widest = reader, reader.widest
 
     def read(self, request: Request) -> Callable[[], torch.Tensor]:

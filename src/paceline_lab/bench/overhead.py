@@ -36,7 +36,7 @@ COUNTERPARTS = {
 """Our method -> what transformers has for it."""
 
 
-class Counted(NamedTuple):
+class CountedText(NamedTuple):
     """One text, and how many forwards of the model that writes brought it: each brought a token at least, so a forward
     that read a prompt and brought none is not among them."""
 
@@ -44,7 +44,7 @@ class Counted(NamedTuple):
     forwards: int
 
 
-class OurLoop(Contestant[Ints, Counted]):
+class OurLoop(Contestant[Ints, CountedText]):
     """A method of ours by the Python API, on ids."""
 
     name = OURS
@@ -58,12 +58,12 @@ class OurLoop(Contestant[Ints, Counted]):
         """Keep no rows of the texts before."""
         self._lm = LanguageModel(self._target)
 
-    def do(self, task: Ints, clock: Clock) -> Counted:
+    def do(self, task: Ints, clock: Clock) -> CountedText:
         text = self._lm.generate(task, **self._settings)
-        return Counted(text.tokens, text.totals.forwards)
+        return CountedText(text.tokens, text.totals.forwards)
 
 
-class TheirLoop(Contestant[Ints, Counted]):
+class TheirLoop(Contestant[Ints, CountedText]):
     """Transformers' counterpart of a method. It keeps nothing between calls."""
 
     name = THEIRS
@@ -71,13 +71,13 @@ class TheirLoop(Contestant[Ints, Counted]):
     def __init__(self, model: PreTrainedModel, tokens: int, options: Callable[[], Options]) -> None:
         self._model, self._tokens, self._options = model, tokens, options
 
-    def do(self, task: Ints, clock: Clock) -> Counted:
+    def do(self, task: Ints, clock: Clock) -> CountedText:
         with counted(self._model) as forwards:
             tokens = _generated(self._model, task, self._tokens, self._options())
-        return Counted(tokens, len(forwards))
+        return CountedText(tokens, len(forwards))
 
 
-class OurLoopInside(Contestant[Ints, Counted]):
+class OurLoopInside(Contestant[Ints, CountedText]):
     """Our loop in `generate`."""
 
     name = INSIDE
@@ -89,10 +89,10 @@ class OurLoopInside(Contestant[Ints, Counted]):
     def begin(self) -> None:
         self._loop = custom_generate(**self._method, strict=True)
 
-    def do(self, task: Ints, clock: Clock) -> Counted:
+    def do(self, task: Ints, clock: Clock) -> CountedText:
         tokens = _generated(self._model, task, self._tokens, {"custom_generate": self._loop})
         assert self._loop.last is not None, "a call that came to its end is recorded"
-        return Counted(tokens, self._loop.last.forwards)
+        return CountedText(tokens, self._loop.last.forwards)
 
 
 def _generated(model: PreTrainedModel, prompt: Ints, tokens: int, options: Options) -> list[int]:
@@ -100,7 +100,7 @@ def _generated(model: PreTrainedModel, prompt: Ints, tokens: int, options: Optio
 
 
 @dataclass(frozen=True)
-class Contest(Texts[Counted]):
+class Contest(Texts[CountedText]):
     """One method, and its race; the base is theirs."""
 
     method: str
@@ -192,7 +192,7 @@ def contests(
         }
 
     for method in methods:
-        contestants: list[Contestant[Ints, Counted]] = [
+        contestants: list[Contestant[Ints, CountedText]] = [
             OurLoop(lm, tokens, ours(method, drafts)),
             TheirLoop(copied, tokens, ways[method]),
             OurLoopInside(copied, tokens, ours(method, inner)),

@@ -52,7 +52,7 @@ class Estimate:
         return self.low > value or self.high < value
 
 
-class Verdict(StrEnum):
+class SpeedVerdict(StrEnum):
     """What an interval says about something that could be turned on."""
 
     ON = "on"
@@ -61,7 +61,7 @@ class Verdict(StrEnum):
     UNKNOWN = "no interval"
 
     @classmethod
-    def of(cls, gain: Estimate) -> Verdict:
+    def of(cls, gain: Estimate) -> SpeedVerdict:
         """``gain`` is the ratio of speeds with it and without it."""
         if not gain.excludes(1):
             return cls.SAME if gain.bounded else cls.UNKNOWN

@@ -9,7 +9,7 @@ from paceline.engine.counters import Totals
 
 
 @dataclass(frozen=True)
-class Tally:
+class StepTally:
     """Sums over the steps of a text, or of many, and the ratios of the DictSpec paper; one over nothing is 0.
 
     A step emits the tokens that it accepts and one of the model's own. So does a text's last step: a draft is cut to
@@ -30,7 +30,7 @@ class Tally:
     accepted: int
 
     @classmethod
-    def of(cls, totals: Totals) -> Tally:
+    def of(cls, totals: Totals) -> StepTally:
         """From the counts of the engine."""
         return cls(totals.tokens, totals.rounds, totals.drafting_rounds, totals.drafted, totals.accepted)
 
@@ -59,9 +59,9 @@ class Tally:
 RATIOS = ("speed_up", "coverage", "accepted_per_draft", "acceptance")
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
+def total(tallies: Iterable[StepTally]) -> StepTally:
     """The sums over many texts."""
-    return Tally(*map(sum, zip((0,) * 5, *map(astuple, tallies), strict=True)))
+    return StepTally(*map(sum, zip((0,) * 5, *map(astuple, tallies), strict=True)))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -234,7 +234,7 @@ def _json(
 def _overlap(options: argparse.Namespace) -> int:
     from paceline_lab.bench.machine import hushed, threads
     from paceline_lab.machine.calibrate.texts import prompts_of
-    from paceline_lab.machine.overlap import Trial
+    from paceline_lab.machine.overlap import OverlapTrial
     from paceline_lab.machine.overlap_advice import advise_overlap
 
     if options.draft_model is None:
@@ -250,7 +250,7 @@ def _overlap(options: argparse.Namespace) -> int:
                 f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside the model"
             )
         prompts = prompts_of(options.prompts or SUITE, lm.vocabulary, languages=options.langs, most=OVERLAPPED)
-        trial = Trial(
+        trial = OverlapTrial(
             lm=lm,
             prompts=[ids.tolist() for _, ids in prompts],
             tokens=options.max_new_tokens or 48,

@@ -31,8 +31,8 @@ from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.race import Progress, Race, silent
 from paceline_lab.bench.run.contestant import Job, Work, Written
-from paceline_lab.bench.run.ours import Drafting, Ours
-from paceline_lab.bench.statistics import Estimate, Verdict, mean_of, ratio_of_sums
+from paceline_lab.bench.run.ours import DraftedBy, Ours
+from paceline_lab.bench.statistics import Estimate, SpeedVerdict, mean_of, ratio_of_sums
 from paceline_lab.machine.calibrate import Method
 from paceline_lab.machine.calibrate.seconds import RoundSeconds, timed
 from paceline_lab.machine.calibrate.texts import Course, Walk
@@ -66,7 +66,7 @@ WARM_UP = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class Contender:
     """The draft model at one draft length, as predicted from counts and timed rounds."""
 
     strategy: str
@@ -120,7 +120,7 @@ class Advice:
     """Plain decoding first, the method that is judged last."""
     gain: Estimate
     """The speed of the method that is judged over that of the fastest other one."""
-    candidates: Sequence[Candidate] = ()
+    candidates: Sequence[Contender] = ()
     """Of a draft model."""
     refused: dict[str, str] = field(default_factory=dict)
     """Ways to draft that cannot work -> why, in a sentence."""
@@ -131,9 +131,9 @@ class Advice:
     seconds: float
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SpeedVerdict:
         """Of the draft model, or of drafting where there is none."""
-        return Verdict.of(self.gain)
+        return SpeedVerdict.of(self.gain)
 
     @property
     def judged(self) -> Raced:
@@ -148,10 +148,10 @@ class Advice:
     @property
     def chosen(self) -> Raced:
         """What to use."""
-        return self.judged if self.verdict is Verdict.ON else self.without
+        return self.judged if self.verdict is SpeedVerdict.ON else self.without
 
     @property
-    def best(self) -> Candidate | None:
+    def best(self) -> Contender | None:
         """The draft model at the length that is predicted to be best."""
         return max(self.candidates, key=lambda one: one.ratio.value, default=None)
 
@@ -196,7 +196,7 @@ class Advisor:
     def run(self) -> Advice:
         """Predict, then race."""
         self._started = time.perf_counter()
-        draft, candidates, refused = self.draft, list[Candidate](), dict[str, str]()
+        draft, candidates, refused = self.draft, list[Contender](), dict[str, str]()
         if draft is not None:
             candidates, refused = self._predicted(draft)
         prompts = self.prompts[self._probed :]
@@ -219,7 +219,7 @@ class Advisor:
 
     # predict
 
-    def _predicted(self, draft: DraftModel) -> tuple[list[Candidate], dict[str, str]]:
+    def _predicted(self, draft: DraftModel) -> tuple[list[Contender], dict[str, str]]:
         """Every way to draft at every length, and the ways that cannot work."""
         refused = dict[str, str]()
         with ExitStack() as leaving:
@@ -245,7 +245,7 @@ class Advisor:
         fit(drafter, self.target, self.vocabulary)
         return Method.of(drafter)
 
-    def _lengths(self, method: Method, ways: int) -> list[Candidate]:
+    def _lengths(self, method: Method, ways: int) -> list[Contender]:
         """One way to draft at every length."""
         limit = self.target.context_length
         prompts = [self._shortened(prompt) for _, prompt in self.prompts[: self._probed]]
@@ -281,7 +281,7 @@ class Advisor:
 
     def _entries(self, prompts: Sequence[tuple[str, Ints]]) -> tuple[int, list[Ours]]:
         """How long texts are, so that there is time for enough of them, and who writes them."""
-        own = Drafting(vocabulary=self.vocabulary)
+        own = DraftedBy(vocabulary=self.vocabulary)
         entries = [Ours(PLAIN, self.target, own), Ours(AUTO, self.target, own)]
         if self.draft is not None:
             entries.append(Ours(AUTO, self.target, replace(own, draft_model=self.draft)))
@@ -349,19 +349,19 @@ class Advisor:
         self.progress(doing, min(passed, round(self.seconds)), round(self.seconds))
 
 
-def _flat(one: Candidate | Raced) -> dict[str, Any]:
+def _flat(one: Contender | Raced) -> dict[str, Any]:
     """Its fields, the ratio with its bounds beside it."""
     found = asdict(one)
     ratio = found.pop("ratio")
     return {**found, "ratio": ratio["value"], "low": ratio["low"], "high": ratio["high"]}
 
 
-def _candidate(spec: str, size: int, walks: Sequence[Walk], rounds: dict[int, RoundSeconds]) -> Candidate:
+def _candidate(spec: str, size: int, walks: Sequence[Walk], rounds: dict[int, RoundSeconds]) -> Contender:
     """A draft length. Plain decoding has a round for every token."""
     plain, took = sum(rounds[0]), rounds[size]
     counts = [(walk.emitted, sum(trail.rounds(size) for trail in walk.trails)) for walk in walks if walk.trails]
     times = [(tokens, count * sum(took), tokens, tokens * plain) for tokens, count in counts]
-    return Candidate(
+    return Contender(
         strategy=spec,
         spec=f"{spec}{',' if ':' in spec else ':'}length={size}",
         length=size,

@@ -26,7 +26,7 @@ from paceline.context import Context, Ending
 from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.base import Ask, Budget, Drafter
 from paceline.drafters.mirror.drafter import Mirror
-from paceline.drafters.mirror.messages import Ahead, Go, Kind, Window
+from paceline.drafters.mirror.messages import Ahead, Go, MessageKind, Window
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.worker import facts_of
 from paceline.engine.counters import Totals
@@ -41,7 +41,7 @@ POLL = 2e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class RoundParts:
     """Seconds, with the other side at rest unless said otherwise."""
 
     lower: float
@@ -131,7 +131,7 @@ class Bench:
     def turn(self, levels: int = 0) -> float:
         """The seconds from asking for a draft of so many tokens behind the text to having it."""
         began, place, asked = time.perf_counter(), len(self.context), time.monotonic()
-        self.process.tell(Kind.GO, self.number, place, Go(levels, np.empty(0, np.int64)).said())
+        self.process.tell(MessageKind.GO, self.number, place, Go(levels, np.empty(0, np.int64)).said())
         read = partial(Window.of, size=self.target.vocab_size, most=10**6, source="mirror")
         if self.process.window(self.number, place, read, asked=asked, until=asked + PATIENCE) is None:
             raise InputError(f"the draft model takes over {PATIENCE:g} s for {levels} tokens; choose a smaller one")
@@ -139,7 +139,7 @@ class Bench:
 
     def _ahead(self, found: Outcomes, levels: int) -> None:
         ahead = Ahead(levels, self.tree.tokens, self.tree.parents, found.stops, found.proxies)
-        self.process.tell(Kind.AHEAD, self.number, len(self.context), ahead.said())
+        self.process.tell(MessageKind.AHEAD, self.number, len(self.context), ahead.said())
 
     def _heard(self, count: int) -> list[float]:
         """The seconds of the next forwards of the draft model."""
@@ -189,7 +189,7 @@ class Bench:
         chosen = outcomes(logits, self.tree, self.context, self.outlook, kappa=self.kappa, shared=self.shape.shared)
         return chosen.first(self.branches)
 
-    def round(self) -> Parts:
+    def round(self) -> RoundParts:
         """All parts once, one behind the other."""
         kept: list[Outcomes] = []
         spent: list[float] = []
@@ -213,7 +213,7 @@ class Bench:
         beside = [each.seconds for each in self.process.heard()][1:]
         self._ahead(found.first(0), 0)
         self._settle()
-        return Parts(
+        return RoundParts(
             lower=lower,
             exit=exit,
             upper=upper,
@@ -231,11 +231,11 @@ class Bench:
         self.process.heard()
 
 
-def joined(rounds: Sequence[Parts], judged: float) -> Parts:
+def joined(rounds: Sequence[RoundParts], judged: float) -> RoundParts:
     """The medians of several rounds; ``judged`` is what the target's choices take behind its forward."""
-    middle = {name: median(getattr(each, name) for each in rounds) for name in Parts.__dataclass_fields__}
+    middle = {name: median(getattr(each, name) for each in rounds) for name in RoundParts.__dataclass_fields__}
     slows = {name: max(1.0, middle[name]) for name in ("target_slows", "draft_slows")}
-    return Parts(**{**middle, **slows, "end": middle["end"] + judged})
+    return RoundParts(**{**middle, **slows, "end": middle["end"] + judged})
 
 
 # --- held against what happens ------------------------------------------------------------------------------
@@ -253,13 +253,13 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Cell:
+class OverlapCell:
     """One draft model with drafts of one length."""
 
     draft: str
     levels: int
     branches: int
-    parts: Parts
+    parts: RoundParts
     anew: float
     """The share of rounds whose draft began when the target had decided."""
     emitted: float
@@ -278,7 +278,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class OverlapTrial:
     """What is written to hold the law against: by which target, from which prompts."""
 
     lm: LanguageModel
@@ -292,7 +292,7 @@ class Trial:
     anew: int | None = None
     """Tokens of drafts that begin when the target has decided; None for as many as others have."""
 
-    def cell(self, draft: str, levels: int, branches: int) -> Cell:
+    def cell(self, draft: str, levels: int, branches: int) -> OverlapCell:
         """Parts and runs in turns, several times; the medians of each."""
         target, everywhere = self.lm.target, torch.get_num_threads()
         mirror = Mirror(model=draft, gamma=levels, branches=str(branches), exit=self.exit, anew=self.anew)
@@ -304,7 +304,7 @@ class Trial:
             text = self.text()
             bench = Bench(target, mirror, text, levels, branches)
             begun.callback(bench.close)
-            measured, judged = list[Parts](), list[float]()
+            measured, judged = list[RoundParts](), list[float]()
             alone, wide = list[tuple[float, float]](), list[tuple[float, float]]()
             runs: dict[str, list[Totals]] = {"together": [], "turns": [], "everywhere": []}
             for _ in range(self.repeats):
@@ -324,7 +324,7 @@ class Trial:
         parts = joined(measured, judged=median(judged))
         anew = whole.counts["drafts_anew"] / max(1, whole.drafting_rounds)
         seconds = {name: median(one.seconds / one.rounds for one in found) for name, found in runs.items()}
-        return Cell(
+        return OverlapCell(
             draft,
             levels,
             branches,

@@ -19,8 +19,8 @@ from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.mirror.drafter import Mirror
 from paceline_lab.bench.early_exit import Stop, foreseen
 from paceline_lab.bench.machine import threads
-from paceline_lab.bench.statistics import Estimate, Verdict
-from paceline_lab.machine.overlap import Bench, Parts, Trial, joined
+from paceline_lab.bench.statistics import Estimate, SpeedVerdict
+from paceline_lab.machine.overlap import Bench, OverlapTrial, RoundParts, joined
 
 EXITS, LEVELS, BRANCHES = (0.25, 0.5), (2, 4, 7), (4, 16)
 PROXIES, REPEATS = 8, 2
@@ -54,7 +54,7 @@ class Overlap:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turns:
+class OverlapTurns:
     """The same drafts in turns with the target, on all cores."""
 
     length: int
@@ -73,7 +73,7 @@ class Turns:
 @dataclass(frozen=True)
 class OverlapAdvice:
     together: Sequence[Overlap]
-    turns: Sequence[Turns]
+    turns: Sequence[OverlapTurns]
     plain: float
     """Seconds of a token of plain decoding on all cores."""
 
@@ -82,7 +82,7 @@ class OverlapAdvice:
         return max(self.together, key=lambda one: one.speed)
 
     @property
-    def best_turns(self) -> Turns:
+    def best_turns(self) -> OverlapTurns:
         return max(self.turns, key=lambda one: one.speed)
 
     @property
@@ -92,19 +92,19 @@ class OverlapAdvice:
         return Estimate(ratio, ratio / ERROR, ratio * ERROR)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SpeedVerdict:
         """Whether to overlap."""
-        return Verdict.of(self.gain)
+        return SpeedVerdict.of(self.gain)
 
     @property
     def spec(self) -> str:
         """The method to use."""
-        return self.best.spec if self.verdict is Verdict.ON else self.best_turns.spec
+        return self.best.spec if self.verdict is SpeedVerdict.ON else self.best_turns.spec
 
 
-def advise_overlap(trial: Trial, draft: str, advance: Advance) -> OverlapAdvice:
+def advise_overlap(trial: OverlapTrial, draft: str, advance: Advance) -> OverlapAdvice:
     """Measure for about a minute."""
-    together, turns = list[Overlap](), list[Turns]()
+    together, turns = list[Overlap](), list[OverlapTurns]()
     text, total = trial.text(), len(LEVELS) * (len(EXITS) + 1)
     done = 0
     for levels in LEVELS:
@@ -135,7 +135,9 @@ def advise_overlap(trial: Trial, draft: str, advance: Advance) -> OverlapAdvice:
 
 
 @contextmanager
-def _opened(trial: Trial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> Iterator[Bench]:
+def _opened(
+    trial: OverlapTrial, draft: str, text: Context, levels: int, exit_: float, branches: int
+) -> Iterator[Bench]:
     mirror = Mirror(model=draft, gamma=levels, exit=exit_, branches=str(branches))
     try:
         mirror.fit(trial.lm.target, trial.lm.vocabulary)
@@ -145,12 +147,12 @@ def _opened(trial: Trial, draft: str, text: Context, levels: int, exit_: float, 
         mirror.dispose()
 
 
-def _parts(trial: Trial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> Parts:
+def _parts(trial: OverlapTrial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> RoundParts:
     with _opened(trial, draft, text, levels, exit_, branches) as bench:
         return joined([bench.round() for _ in range(REPEATS)], judged=trial.judged())
 
 
-def _turns(trial: Trial, draft: str, text: Context, levels: int, emitted: float) -> Turns:
+def _turns(trial: OverlapTrial, draft: str, text: Context, levels: int, emitted: float) -> OverlapTurns:
     everywhere = torch.get_num_threads()
     assistant = Assistant(model=DraftModel.load(draft, trial.lm.target), length=levels)
     assistant.fit(trial.lm.target, trial.lm.vocabulary)
@@ -159,16 +161,16 @@ def _turns(trial: Trial, draft: str, text: Context, levels: int, emitted: float)
             spent = [sum(trial.serial(bench, assistant)) for _ in range(REPEATS)]
     finally:
         assistant.dispose()
-    return Turns(length=levels, seconds=median(spent) + trial.judged(), tokens=emitted)
+    return OverlapTurns(length=levels, seconds=median(spent) + trial.judged(), tokens=emitted)
 
 
-def _plain(trial: Trial) -> float:
+def _plain(trial: OverlapTrial) -> float:
     how = Options(method="plain", temperature=trial.temperature, seed=trial.seed, max_new_tokens=16)
     found = trial.lm.generate(trial.prompts[0], **how)
     return median(one.seconds_score + one.seconds_read + one.seconds_judge for one in found.rounds[1:])
 
 
-def _overlap(parts: Parts, stops: Sequence[Stop], exit_: float, levels: int, branches: int) -> Overlap:
+def _overlap(parts: RoundParts, stops: Sequence[Stop], exit_: float, levels: int, branches: int) -> Overlap:
     anew = fmean(stop.place >= branches for stop in stops)
     return Overlap(
         exit=exit_,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from paceline_make.redrafter.data import Passage
     from paceline_make.redrafter.labels import LabelSettings, Teacher
     from paceline_make.redrafter.run import Elsewhere, Recipe
-    from paceline_make.redrafter.watch import Outcome
+    from paceline_make.redrafter.watch import TrainingOutcome
 
 LABELS = ("truth", "greedy", "sampled", "soft")
 DATA = "texts: .txt (passages between empty lines), .jsonl (a text or messages in each line), or folders of them"
@@ -169,7 +169,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
     )
 
 
-def _told(outcome: Outcome, options: argparse.Namespace) -> str:
+def _told(outcome: TrainingOutcome, options: argparse.Namespace) -> str:
     lines = [f"{options.out}: {outcome.bytes:,} bytes, trained on {outcome.positions:,} positions"]
     if (held := outcome.held_out) is not None:
         right = " ".join(f"{share:.0%}" for share in held.right)

@@ -24,7 +24,7 @@ from paceline.dictionary.keys import NOWHERE, rolling
 from paceline.dictionary.rules import Rule
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
-from paceline_lab.bench.tally import Tally
+from paceline_lab.bench.tally import StepTally
 from paceline_make.dictionary.counting import Counts
 from paceline_make.dictionary.endings import under
 from paceline_make.dictionary.statistics import Statistics, statistics
@@ -50,7 +50,7 @@ class Emulated:
     min_probability: float
     entries: int
     """Actual entries: fewer than asked for if the counts give no more."""
-    tally: Tally
+    tally: StepTally
 
     def as_dict(self) -> dict[str, float]:
         """Plain data."""
@@ -145,7 +145,7 @@ class Dictionaries:
         tokens, weakest = statistics.thresholds(keys, budget)
         return cls(statistics, script, keys, matched, _agreed(script, matched, tokens), weakest)
 
-    def tallies(self, min_probability: float, sizes: Sequence[int]) -> Iterator[tuple[int, Tally]]:
+    def tallies(self, min_probability: float, sizes: Sequence[int]) -> Iterator[tuple[int, StepTally]]:
         """For dictionaries of so many entries at most: how many they really have, and what they bring."""
         candidates = self.statistics.candidates(min_probability)
         room = np.maximum(self.script.left - 1, 0)
@@ -156,14 +156,14 @@ class Dictionaries:
         for size in sizes:
             yield min(size, len(candidates)), self._tally(ranks < size, proposed, accepted)
 
-    def _tally(self, held: NDArray[np.bool_], proposed: NDArray[np.int8], accepted: NDArray[np.int8]) -> Tally:
+    def _tally(self, held: NDArray[np.bool_], proposed: NDArray[np.int8], accepted: NDArray[np.int8]) -> StepTally:
         drafted, kept = np.zeros(held.shape[1], np.int8), np.zeros(held.shape[1], np.int8)
         for longer_held, theirs, of_these in zip(held, proposed, accepted, strict=True):
             np.copyto(drafted, theirs, where=longer_held)
             np.copyto(kept, of_these, where=longer_held)
         steps = _walked(self.script, kept)
         drafts, taken = drafted[steps], kept[steps]
-        return Tally(
+        return StepTally(
             tokens=len(steps) + int(taken.sum(dtype=np.int64)),
             steps=len(steps),
             drafts=int((drafts > 0).sum()),

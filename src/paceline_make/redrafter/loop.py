@@ -63,7 +63,7 @@ class Schedule:
         return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * along))
 
 
-class Report(NamedTuple):
+class TrainingReport(NamedTuple):
     """One step, for whoever watches."""
 
     step: int
@@ -104,14 +104,14 @@ class HeadTraining:
             with usable(checkpoint, ANEW):
                 self._restore(read_state(checkpoint, map_location=self._device))
 
-    def train(self, report: Callable[[Report], None]) -> None:
+    def train(self, report: Callable[[TrainingReport], None]) -> None:
         """To the end. Stopped at any moment, a new run goes on from the last checkpoint."""
         while self.step < self.schedule.steps:
             began = time.perf_counter()
             loss, right, expected = self._update()
             self.step += 1
             pace = self.schedule.batch / (time.perf_counter() - began)
-            report(Report(self.step, self.schedule.steps, loss, right, expected, pace))
+            report(TrainingReport(self.step, self.schedule.steps, loss, right, expected, pace))
             if self.step % self.schedule.save_every == 0 or self.step == self.schedule.steps:
                 self._save()
 
@@ -174,7 +174,7 @@ class HeadTraining:
 
 
 @torch.no_grad()
-def judged(head: RecurrentHead, embedding: torch.Tensor, labels: Labels) -> Report:
+def judged(head: RecurrentHead, embedding: torch.Tensor, labels: Labels) -> TrainingReport:
     """Loss and accuracy on labels that were not trained on."""
     lesson, count = Lesson(head, embedding), len(labels.tokens)
     loss, expected, right, counted = 0.0, 0.0, torch.zeros(labels.tokens.shape[1] - 1), torch.tensor(0.0)
@@ -184,4 +184,4 @@ def judged(head: RecurrentHead, embedding: torch.Tensor, labels: Labels) -> Repo
         expected += expected_tokens(learnt.right, learnt.counted) * len(piece) / count
         right = right + learnt.right.sum(dim=0).cpu()
         counted = counted + learnt.counted.sum(dim=0).cpu()
-    return Report(0, 0, loss, (right / counted.clamp_min(1)).tolist(), expected, 0.0)
+    return TrainingReport(0, 0, loss, (right / counted.clamp_min(1)).tolist(), expected, 0.0)

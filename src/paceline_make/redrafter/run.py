@@ -24,7 +24,7 @@ from paceline.targets.place import free_memory
 from paceline_make.redrafter.data import Passage, Stream, divided, stream_of
 from paceline_make.redrafter.labels import Labels, LabelSettings, Teacher, joined
 from paceline_make.redrafter.lessons import FreshLessons, Lessons, StoredLessons, rank
-from paceline_make.redrafter.loop import HeadTraining, Report, Schedule, judged
+from paceline_make.redrafter.loop import HeadTraining, Schedule, TrainingReport, judged
 from paceline_make.redrafter.store import Advance, LabelStore, bytes_of
 
 LOG, CHECKPOINT, LABELS = "log.jsonl", "training.pt", "labels"
@@ -171,7 +171,7 @@ class Workshop:
         recipe = asdict(self.recipe)
         return {"recipe": recipe, "target": self.target.fingerprint(), "tokens": len(self.stream)}
 
-    def train(self, advance: Advance, report: Callable[[Report], None]) -> Path:
+    def train(self, advance: Advance, report: Callable[[TrainingReport], None]) -> Path:
         """Labels, then the training; what is there already is not made again."""
         head, _ = self.blank(), self.teacher  # what is wrong with the recipe or the text is said first
         with nullcontext() if rank() else claimed(self.out):
@@ -216,8 +216,8 @@ class Workshop:
         if not begun:
             write_whole(log, first + "\n")
 
-    def _logged(self, report: Callable[[Report], None]) -> Callable[[Report], None]:
-        def logged(found: Report) -> None:
+    def _logged(self, report: Callable[[TrainingReport], None]) -> Callable[[TrainingReport], None]:
+        def logged(found: TrainingReport) -> None:
             if not rank():
                 file = self.out / LOG
                 with naming(file), file.open("a") as log:
@@ -226,7 +226,7 @@ class Workshop:
 
         return logged
 
-    def judge(self, head: RecurrentHead) -> Report | None:
+    def judge(self, head: RecurrentHead) -> TrainingReport | None:
         """On held-out text; None where nothing is held out."""
         labels = self.held_out_labels()
         return None if labels is None else judged(head, self.embedding, labels)

@@ -16,7 +16,7 @@ from paceline.drafters.noise import NOISES
 from paceline.drafters.redrafter.checkpoint import WEIGHTS, read_head, record_noise
 from paceline_make import cards
 from paceline_make.redrafter.lessons import rank
-from paceline_make.redrafter.loop import Report
+from paceline_make.redrafter.loop import TrainingReport
 from paceline_make.redrafter.run import Workshop, joined_processes
 from paceline_make.states import resumable
 
@@ -26,18 +26,18 @@ PROMPTS, PROMPT, WRITTEN = 12, 40, 64
 """Held-out texts that are written with the head, tokens of their beginnings, and tokens behind those."""
 
 
-class Outcome(NamedTuple):
+class TrainingOutcome(NamedTuple):
     """What a head came to."""
 
     bytes: int
     positions: int
-    held_out: Report | None
+    held_out: TrainingReport | None
     measured: dict[str, float]
     """By ``noise``, tokens a round of the method by default on the beginnings of held-out texts, at the temperature of
     the labels; empty if nothing is held out."""
 
 
-def watched(workshop: Workshop, origin: Sequence[str]) -> Outcome:
+def watched(workshop: Workshop, origin: Sequence[str]) -> TrainingOutcome:
     """Train, say how it goes on standard error, and leave a card beside the head. ``origin`` are lines that say what it
     was trained on."""
     with joined_processes(), resumable():
@@ -46,9 +46,9 @@ def watched(workshop: Workshop, origin: Sequence[str]) -> Outcome:
         with _bar() as (label, report):
             workshop.train(label, report)
         if rank():
-            return Outcome(0, 0, None, {})
+            return TrainingOutcome(0, 0, None, {})
         head, config = read_head(workshop.out)
-        outcome = Outcome(
+        outcome = TrainingOutcome(
             (workshop.out / WEIGHTS).stat().st_size,
             int(config.trained["positions"]),
             workshop.judge(head.float()),
@@ -96,7 +96,7 @@ def _beginnings(workshop: Workshop) -> list[list[int]]:
     return [each for each in ids if each]
 
 
-def _write_card(workshop: Workshop, outcome: Outcome, origin: Sequence[str]) -> None:
+def _write_card(workshop: Workshop, outcome: TrainingOutcome, origin: Sequence[str]) -> None:
     recipe, shape = workshop.recipe, workshop.shape
     cards.write(
         workshop.out,
@@ -118,7 +118,7 @@ def _say(line: str) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[tuple[Callable[[int, int], None], Callable[[Report], None]]]:
+def _bar() -> Iterator[tuple[Callable[[int, int], None], Callable[[TrainingReport], None]]]:
     shown = sys.stderr.isatty() and not rank()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
@@ -129,7 +129,7 @@ def _bar() -> Iterator[tuple[Callable[[int, int], None], Callable[[Report], None
             if not shown and (done % 10 == 0 or done == parts):
                 _say(f"labels {done}/{parts}")
 
-        def report(found: Report) -> None:
+        def report(found: TrainingReport) -> None:
             right = " ".join(f"{share:.0%}" for share in found.right)
             said = f"loss {found.loss:.3f}, right {right}, {found.positions_per_second:,.0f} positions/s"
             bar.update(task, completed=found.step, total=found.steps, description=said)

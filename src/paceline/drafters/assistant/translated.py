@@ -6,7 +6,7 @@ import numpy as np
 
 from paceline.drafters.assistant.growth import DraftShape, Growth
 from paceline.drafters.assistant.state import BYTES_TRANSLATED, DRAFT_TOKENS, ForeignState
-from paceline.translate import CONTEXT, LATTICE, Draft, Lattice
+from paceline.translate import CONTEXT, LATTICE, Lattice, TranslatedDraft
 from paceline.tree import EMPTY, DraftTree, merge
 
 
@@ -29,7 +29,7 @@ class Translated(Growth):
         tree = EMPTY if not trees else trees[0] if len(trees) == 1 else merge(trees)
         return tree.top(self._nodes)
 
-    def _draft(self, leaf: int) -> Draft:
+    def _draft(self, leaf: int) -> TranslatedDraft:
         """The bytes of one path. A special token ends it: none arises from drafted text."""
         of = self._state.foreign.bridge.drafter.of
         pieces: list[tuple[bytes, float]] = []
@@ -37,9 +37,9 @@ class Translated(Growth):
             token = self._tokens[node]
             spelled = of[token] if token < len(of) else b""
             if not spelled:
-                return Draft.of(pieces, self._scores[node] if token in self._state.ends else None)
+                return TranslatedDraft.of(pieces, self._scores[node] if token in self._state.ends else None)
             pieces.append((spelled, self._scores[node]))
-        return Draft.of(pieces)
+        return TranslatedDraft.of(pieces)
 
     def _path(self, node: int) -> list[int]:
         path = []
@@ -48,7 +48,7 @@ class Translated(Growth):
             node = self._parents[node]
         return path[::-1]
 
-    def _translated(self, draft: Draft, source: str) -> DraftTree:
+    def _translated(self, draft: TranslatedDraft, source: str) -> DraftTree:
         state, strategy = self._state, self._state.foreign.strategy
         bridge, end = state.foreign.bridge, state.end
         if strategy.name == LATTICE:

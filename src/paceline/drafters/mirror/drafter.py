@@ -30,7 +30,7 @@ from paceline.drafters.assistant.model import DraftModel
 from paceline.drafters.assistant.state import DRAFT_FORWARDS, DRAFT_TOKENS
 from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.drafters.counters import Counter, Tally
-from paceline.drafters.mirror.messages import Ahead, Go, Kind, Said, Window
+from paceline.drafters.mirror.messages import Ahead, Go, MessageKind, Said, Window
 from paceline.drafters.mirror.place import Place, spot
 from paceline.drafters.mirror.process import KEPT, DraftProcess, Lost
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
@@ -273,7 +273,7 @@ class Mirror(Drafter):
         found = outcomes(logits, tree, state.context, state.outlook, kappa=kappa, shared=self.shape.shared)
         chosen = found.first(self._worth(process, len(found)))
         ahead = Ahead(self.gamma, tree.tokens, tree.parents, chosen.stops, chosen.proxies)
-        self._tell(state, Kind.AHEAD, ahead.said())
+        self._tell(state, MessageKind.AHEAD, ahead.said())
         state.early = time.perf_counter()
         state.foreseen = chosen if len(chosen) else None
 
@@ -321,7 +321,7 @@ class Mirror(Drafter):
     def _go(self, state: MirrorState) -> None:
         """Tell what followed, and ask for the window behind it."""
         text: Ints = state.context.tokens[state.known :]
-        self._tell(state, Kind.GO, Go(self.anew, text).said())
+        self._tell(state, MessageKind.GO, Go(self.anew, text).said())
         state.known = state.owed = len(state.context)
         state.asked = time.monotonic()
 
@@ -353,7 +353,7 @@ class Mirror(Drafter):
             fits *= 2
         return fits
 
-    def _tell(self, state: MirrorState, kind: Kind, said: Said) -> None:
+    def _tell(self, state: MirrorState, kind: MessageKind, said: Said) -> None:
         if state.process is None:
             return
         with suppress(Lost):  # `counts` says so

@@ -29,7 +29,7 @@ Said = Mapping[str, Any]
 NOTHING: Said = MappingProxyType({})
 
 
-class Kind(StrEnum):
+class MessageKind(StrEnum):
     """Who says it, and what it is."""
 
     READY = "ready"
@@ -50,7 +50,7 @@ class Mangled(ValueError):
 class Message(NamedTuple):
     """``text`` numbers a text, ``place`` is how long it is where that matters."""
 
-    kind: Kind
+    kind: MessageKind
     text: int = 0
     place: int = 0
     said: Said = NOTHING
@@ -62,7 +62,7 @@ class Message(NamedTuple):
     def of(cls, raw: bytes) -> Message:
         try:
             kind, text, place, said = json.loads(raw)
-            message = cls(Kind(kind), text, place, said)
+            message = cls(MessageKind(kind), text, place, said)
         except (ValueError, TypeError, RecursionError) as error:
             raise Mangled(f"a message cannot be read: {error}") from None
         if not (isinstance(text, int) and isinstance(place, int) and isinstance(said, dict)):

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from paceline.drafters.mirror.cores import YIELDED, Writer
-from paceline.drafters.mirror.messages import MOST_ANSWERED, Forward, Kind, Mangled, Message, Said, Window
+from paceline.drafters.mirror.messages import MOST_ANSWERED, Forward, Mangled, Message, MessageKind, Said, Window
 from paceline.drafters.mirror.place import Place, begin
 from paceline.drafters.sharing import Shared
 from paceline.errors import InputError, told
@@ -79,18 +79,18 @@ class _Inbox:
         if self.unasked > UNASKED:
             raise Mangled(f"it has said {UNASKED} words to one")
         match message.kind:
-            case Kind.WINDOW:
+            case MessageKind.WINDOW:
                 self.late = False
                 if message.text in self.texts:
                     self.windows[message.text] = message, size
-            case Kind.TOKENIZER if message.text in self.taught:
+            case MessageKind.TOKENIZER if message.text in self.taught:
                 self.taught[message.text] = _answer(message.said)
-            case Kind.READY if self.facts is None:
+            case MessageKind.READY if self.facts is None:
                 self.facts = message.said
-            case Kind.FAILED:
+            case MessageKind.FAILED:
                 self.facts = message.said
                 self.lost = _answer(self.facts) or "it failed"
-            case Kind.FORWARD:
+            case MessageKind.FORWARD:
                 self._note(Forward.of(message.said))
             case _:
                 raise Mangled(f"a draft model says {message.kind.name}")
@@ -139,7 +139,7 @@ class DraftProcess:
         """Of each open text, the thread that has it and leaves cores free for its drafts; None while it has none."""
         self._end = weakref.finalize(self, begun.end)
         try:
-            self._send(Message(Kind.READY, said=place.facts()))
+            self._send(Message(MessageKind.READY, said=place.facts()))
             self.facts = self._introduced(place)
         except BaseException as error:
             self.close()
@@ -174,7 +174,7 @@ class DraftProcess:
         inbox.taught[number] = None
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Lost):
             vocabulary.tokenizer.save_pretrained(folder)
-            self._send(Message(Kind.TOKENIZER, number, said={"fingerprint": known, "folder": folder}))
+            self._send(Message(MessageKind.TOKENIZER, number, said={"fingerprint": known, "folder": folder}))
             with inbox.news:
                 inbox.news.wait_for(lambda: inbox.taught[number] is not None or inbox.lost, LOADING)
         said = inbox.taught.pop(number)
@@ -188,14 +188,14 @@ class DraftProcess:
         self._writers[number] = None
         self._inbox.texts.add(number)
         try:
-            self._send(Message(Kind.OPEN, number, len(prompt), {**facts, "prompt": prompt.tolist()}))
+            self._send(Message(MessageKind.OPEN, number, len(prompt), {**facts, "prompt": prompt.tolist()}))
         except BaseException:
             del self._writers[number]
             self._inbox.texts.discard(number)
             raise
         return number
 
-    def tell(self, kind: Kind, text: int, place: int, said: Said) -> int:
+    def tell(self, kind: MessageKind, text: int, place: int, said: Said) -> int:
         """The bytes of the message."""
         return self._send(Message(kind, text, place, said))
 
@@ -302,7 +302,7 @@ def _say_closed(link: Connection, inbox: _Inbox, text: int) -> None:
     inbox.windows.pop(text, None)
     if not inbox.lost:
         try:
-            _say(link, inbox, Message(Kind.CLOSE, text))
+            _say(link, inbox, Message(MessageKind.CLOSE, text))
         except OSError as error:
             inbox.lose(f"it takes no more words ({error})")
 

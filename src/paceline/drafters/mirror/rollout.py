@@ -25,7 +25,7 @@ IN_PASSING = 16
 
 
 @dataclass(eq=False)
-class Outcome:
+class ExpectedText:
     """The text goes on with these ``tokens``, the last of them read as ``row``, and a window grows behind it."""
 
     tokens: tuple[int, ...]
@@ -41,7 +41,7 @@ class Rollout:
         self, reading: AssistantState, model: Target, shape: DraftShape, source: str, end: Callable[[], None]
     ) -> None:
         self.reading, self._model, self._shape, self._source, self.end = reading, model, shape, source, end
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[ExpectedText] = []
         self._begun = False
         self._first: tuple[Ints, Ints] = np.empty(0, np.int64), np.empty(0, np.int64)
         self._due: int | None = None
@@ -92,7 +92,7 @@ class Rollout:
         self._expect((), len(self.reading.unread) - 1, levels)
         self._read_first([], [])
 
-    def _drop(self, outcomes: Sequence[Outcome]) -> None:
+    def _drop(self, outcomes: Sequence[ExpectedText]) -> None:
         self._drafted += sum(len(each.growth) for each in outcomes)
         self._outcomes = [each for each in self._outcomes if each not in outcomes]
 
@@ -101,7 +101,7 @@ class Rollout:
         depth = min(levels, text.room - 1, *self._limits(len(text))) if self._can_read(path) else 0
         nodes = levels * self._shape.top
         growth = Growth(self.reading, self._shape, nodes, max(depth, 0), text=text, row=row)
-        self._outcomes.append(Outcome(path, row, growth))
+        self._outcomes.append(ExpectedText(path, row, growth))
 
     def _limits(self, length: int) -> Iterator[int]:
         reach, context = self._model.reach(length - 1).depth, self._model.context_length

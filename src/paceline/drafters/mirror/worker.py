@@ -26,7 +26,7 @@ from paceline.drafters.assistant.drafter import Assistant
 from paceline.drafters.assistant.growth import DraftShape
 from paceline.drafters.assistant.model import DraftModel
 from paceline.drafters.assistant.state import AssistantState
-from paceline.drafters.mirror.messages import Ahead, Forward, Go, Kind, Mangled, Message, Said
+from paceline.drafters.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said
 from paceline.drafters.mirror.rollout import Rollout
 from paceline.drafters.mirror.translated import TranslatedRollout
 from paceline.errors import InputError
@@ -61,7 +61,7 @@ class Worker:
             for number, (text, _) in self._texts.items():
                 if (found := text.window()) is not None:
                     place, window = found
-                    self._say(Message(Kind.WINDOW, number, place, window.said()))
+                    self._say(Message(MessageKind.WINDOW, number, place, window.said()))
 
     def _say(self, message: Message) -> None:
         self._link.send_bytes(message.packed())
@@ -78,20 +78,20 @@ class Worker:
 
     def _hear(self, message: Message) -> None:
         match message.kind:
-            case Kind.OPEN:
+            case MessageKind.OPEN:
                 self._texts[message.text] = self._opened(message.said)
-            case Kind.CLOSE:
+            case MessageKind.CLOSE:
                 if (known := self._texts.pop(message.text, None)) is not None:
                     known[0].end()
-            case Kind.AHEAD:
+            case MessageKind.AHEAD:
                 text, size = self._texts[message.text]
                 text.ahead(Ahead.of(message.said, size))
-            case Kind.GO:
+            case MessageKind.GO:
                 text, size = self._texts[message.text]
                 go = Go.of(message.said, size)
                 text.go(go.tokens.tolist(), go.levels)
-            case Kind.TOKENIZER:
-                self._say(Message(Kind.TOKENIZER, message.text, said={"said": self._learnt(message.said)}))
+            case MessageKind.TOKENIZER:
+                self._say(Message(MessageKind.TOKENIZER, message.text, said={"said": self._learnt(message.said)}))
             case _:
                 raise AssertionError(f"{message.kind} is not for a draft model")
 
@@ -146,7 +146,7 @@ class Worker:
         for text, found in asked:
             text.take(found, [next(scored) for _ in found])
         spent = Forward(time.perf_counter() - began, sum(len(request.tokens) for request in requests))
-        self._say(Message(Kind.FORWARD, said=spent.said()))
+        self._say(Message(MessageKind.FORWARD, said=spent.said()))
 
 
 def facts_of(
@@ -192,7 +192,7 @@ def main(arguments: list[str]) -> int:
             os.sched_setaffinity(0, place["cpus"])
         model = _loaded(place)
         ready = {"vocab_size": model.target.vocab_size, "fingerprint": _fingerprint(model)}
-        link.send_bytes(Message(Kind.READY, said=ready).packed())
+        link.send_bytes(Message(MessageKind.READY, said=ready).packed())
         Worker(link, messages, model).run()
     except BrokenPipeError:
         return 0
@@ -200,7 +200,7 @@ def main(arguments: list[str]) -> int:
         known = isinstance(error, InputError)
         said = str(error) if known else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
-            link.send_bytes(Message(Kind.FAILED, said={"known": known, "said": said}).packed())
+            link.send_bytes(Message(MessageKind.FAILED, said={"known": known, "said": said}).packed())
         return 1
     return 0
 

@@ -27,7 +27,7 @@ RISEN = 16
 
 
 @dataclass(eq=False)
-class Record(RecentRatio):
+class SourceRecord(RecentRatio):
     """What a source has brought: the tokens that came true, over those expected by their stated chances."""
 
     kept: float = KEPT
@@ -75,13 +75,15 @@ class Lengths:
     """The records of all sources."""
 
     def __init__(self) -> None:
-        self._all: dict[str, Record] = {}
+        self._all: dict[str, SourceRecord] = {}
         self.pace = Pace()
         self.steps = 0
 
-    def judge(self, record: dict[str, Record], sources: Sequence[str], chances: Sequence[float], accepted: int) -> None:
+    def judge(
+        self, record: dict[str, SourceRecord], sources: Sequence[str], chances: Sequence[float], accepted: int
+    ) -> None:
         """Of a request's draft so many tokens came true; the one behind them did not."""
-        source, overall, own = "", Record(), Record()
+        source, overall, own = "", SourceRecord(), SourceRecord()
         for place in range(min(len(chances), accepted + 1)):
             if sources[place] != source:
                 source = sources[place]
@@ -89,14 +91,14 @@ class Lengths:
             overall.note(chances[place], place < accepted)
             own.note(chances[place], place < accepted)
 
-    def _records(self, record: dict[str, Record], source: str) -> tuple[Record, Record]:
+    def _records(self, record: dict[str, SourceRecord], source: str) -> tuple[SourceRecord, SourceRecord]:
         """Of a source: that of all requests, and that of one."""
         overall = self._all.get(source)
         if overall is None:
-            overall = self._all[source] = Record()
+            overall = self._all[source] = SourceRecord()
         own = record.get(source)
         if own is None:
-            own = record[source] = Record(above=LIKE_ALL * overall.value, below=LIKE_ALL)
+            own = record[source] = SourceRecord(above=LIKE_ALL * overall.value, below=LIKE_ALL)
         return overall, own
 
     def step(self) -> float:
@@ -104,7 +106,9 @@ class Lengths:
         self.steps += 1
         return 0.0 if self.steps % EXPLORED == 0 else self.pace.least
 
-    def worth(self, record: dict[str, Record], sources: Sequence[str], chances: Sequence[float], least: float) -> int:
+    def worth(
+        self, record: dict[str, SourceRecord], sources: Sequence[str], chances: Sequence[float], least: float
+    ) -> int:
         """How many of a draft's tokens bring so much."""
         if not least:
             return len(chances)

@@ -20,8 +20,8 @@ from paceline.errors import InputError
 from paceline.integrations.vllm.closing import Closing
 from paceline.integrations.vllm.lengths import Lengths
 from paceline.integrations.vllm.logits import Logits
-from paceline.integrations.vllm.settings import FIXED, MOST, Settings, leaves
-from paceline.integrations.vllm.texts import Following, Served, Texts, Tokens
+from paceline.integrations.vllm.settings import FIXED, MOST, VLLMSettings, leaves
+from paceline.integrations.vllm.texts import Following, Served, ServedTexts, Tokens
 from paceline.tree import EMPTY, DraftTree, Floats, line
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
@@ -60,7 +60,7 @@ class Proposer:
 
     def __init__(self, vllm_config: Any) -> None:
         model = vllm_config.model_config
-        self.settings = Settings.of(vllm_config.additional_config)
+        self.settings = VLLMSettings.of(vllm_config.additional_config)
         self.k = int(vllm_config.speculative_config.num_speculative_tokens)
         if not 1 <= self.k <= MOST:
             raise InputError(f"num_speculative_tokens is from 1 to {MOST}, not {self.k}")
@@ -75,7 +75,7 @@ class Proposer:
         self._whole, self._observes = Budget(self._nodes, self.k), self.drafter.observes
         self._closing = Closing(self.drafter)
         rows = int(vllm_config.scheduler_config.max_num_seqs)
-        self._texts = Texts(rows, self._longest, self.drafter.open, self._closing.give)
+        self._texts = ServedTexts(rows, self._longest, self.drafter.open, self._closing.give)
         self._logits = Logits(self.drafter.needs.top)
         self._lengths = Lengths()
         self._ended, self._rows, self._errors, self._lates = 0.0, 0, 0.0, 0

@@ -23,7 +23,7 @@ MOST = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class VLLMSettings:
     method: str = "lookup"
     lengths: str = ADAPTIVE
     """``adaptive`` drafts as many tokens as are worth their time, ``fixed`` as many as the method has."""
@@ -44,7 +44,7 @@ class Settings:
             raise InputError(f"{KEY}.budget is microseconds from 1 on, not {self.budget}")
 
     @classmethod
-    def of(cls, config: object) -> Settings:
+    def of(cls, config: object) -> VLLMSettings:
         """From vLLM's ``additional_config``."""
         if not isinstance(config, Mapping) or KEY not in config:
             raise InputError(
@@ -77,7 +77,7 @@ class Settings:
 
     def additional(self) -> dict[str, Any]:
         """vLLM's ``additional_config``: the method, and what is not as by default."""
-        usual = asdict(Settings())
+        usual = asdict(VLLMSettings())
         return {KEY: {name: value for name, value in asdict(self).items() if name == "method" or value != usual[name]}}
 
 

@@ -75,7 +75,7 @@ class Following:
     """Whether all its new tokens are of this step."""
 
 
-class Texts:
+class ServedTexts:
     """All requests that are known."""
 
     def __init__(

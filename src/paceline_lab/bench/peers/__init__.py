@@ -9,7 +9,7 @@ from types import ModuleType
 
 from paceline.errors import InputError
 from paceline.law import Sampling
-from paceline_lab.bench.peers.weights import Reader, Terms, Weights
+from paceline_lab.bench.peers.weights import PeerWeights, Terms, TextReader
 from paceline_lab.bench.run.contestant import Missing, TextContestant
 
 PEERS = {
@@ -85,7 +85,7 @@ def _home(name: str) -> ModuleType:
 
 
 def make_peer(
-    spec: str, weights: Weights, *, draft_tokens: int | None = None, sampling: Sampling | None = None
+    spec: str, weights: PeerWeights, *, draft_tokens: int | None = None, sampling: Sampling | None = None
 ) -> TextContestant:
     """The peer a spec names, ready to write; peers of one run share ``weights``.
 
@@ -104,11 +104,11 @@ def make_peer(
     return peer
 
 
-def open_reader(spec: str, weights: Weights, context: int) -> Reader:
+def open_reader(spec: str, weights: PeerWeights, context: int) -> TextReader:
     """The target in the library of a peer, with room for a context. `InputError` for a peer that has none, `Missing`
     where it cannot be opened here."""
     name, options = check_peer(spec)
     if name not in READERS:
         raise InputError(f"forwards are timed beside the peers {' and '.join(READERS)} only, not beside {name!r}")
-    reader: Reader = _home(name).opened(options, weights, context)
+    reader: TextReader = _home(name).opened(options, weights, context)
     return reader

@@ -23,7 +23,7 @@ from paceline.drafters.lookup import Lookup
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline_lab.bench.peers.gguf_file import BLOCKS, write_gguf
-from paceline_lab.bench.peers.weights import Reader, Terms, Weights
+from paceline_lab.bench.peers.weights import PeerWeights, Terms, TextReader
 from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 
@@ -41,7 +41,7 @@ OWN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0", "
 NAMES = {kind: name for name, kind in OWN.items() if kind not in BLOCKS}
 
 
-class Loaded(Reader):
+class LlamaModel(TextReader):
     """A file that llama.cpp has loaded."""
 
     widest = BATCH
@@ -193,14 +193,14 @@ class LookedUp(Source):
         return found[:most]
 
 
-class Drafted(Source):
+class LlamaDraft(Source):
     """The likeliest tokens of a draft model, up to one that it gives less than a least share, as llama.cpp's own
     programs draft."""
 
     BEST = 10
     """Tokens that the share is of; its own."""
 
-    def __init__(self, model: Loaded, name: str, tokens: int, least: float) -> None:
+    def __init__(self, model: LlamaModel, name: str, tokens: int, least: float) -> None:
         self._model, self._least = model, least
         self.facts = {"draft_model": name, "draft_tokens": tokens, "draft_p_min": least}
         self.longest = tokens
@@ -237,7 +237,7 @@ class Drafted(Source):
 class LlamaCpp(TextContestant):
     """A text of llama.cpp, a token per forward or with drafts."""
 
-    def __init__(self, terms: Terms, model: Loaded, source: Source | None) -> None:
+    def __init__(self, terms: Terms, model: LlamaModel, source: Source | None) -> None:
         self.name = terms.name
         self._model, self._source = model, source
         drafts = {"draft_model": None, "draft_tokens": None} | ({} if source is None else source.facts)
@@ -300,7 +300,7 @@ def make(name: str, terms: Terms) -> TextContestant:
     return LlamaCpp(terms, _loaded("target", weights, terms.options, context), source)
 
 
-def opened(options: dict[str, str], weights: Weights, context: int) -> Loaded:
+def opened(options: dict[str, str], weights: PeerWeights, context: int) -> LlamaModel:
     """The target in llama.cpp by itself, as the options of a peer say. `Missing` where it cannot be."""
     check_installed("llama-cpp", options)
     return _loaded("target", weights, options, context)
@@ -313,7 +313,7 @@ def _source(name: str, terms: Terms) -> Source | None:
         count, least, draft = _drafted(terms, LEVELS), _share(terms.options), terms.weights.same_tokens()
         context = min(draft.target.context_length or CONTEXT, CONTEXT)
         loaded = _loaded("draft", terms.weights, terms.options, context)
-        return Drafted(loaded, draft.target.name, count, least)
+        return LlamaDraft(loaded, draft.target.name, count, least)
     assert name == NAME, f"no peer {name}"
     return None
 
@@ -322,10 +322,10 @@ def _drafted(terms: Terms, usual: int) -> int:
     return terms.whole("tokens", terms.draft_tokens or usual, BATCH - 1)
 
 
-def _loaded(which: str, weights: Weights, options: dict[str, str], context: int) -> Loaded:
+def _loaded(which: str, weights: PeerWeights, options: dict[str, str], context: int) -> LlamaModel:
     """The target or its draft model; peers of one type share the file."""
     kind = _kind(options, weights.target.dtype_name)
-    return Loaded(weights.converted(f"{which}-{kind}.gguf", partial(write_gguf, kind)), kind, context)
+    return LlamaModel(weights.converted(f"{which}-{kind}.gguf", partial(write_gguf, kind)), kind, context)
 
 
 def _kind(options: dict[str, str], dtype: str) -> str:

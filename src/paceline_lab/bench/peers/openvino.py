@@ -19,7 +19,7 @@ from paceline.drafters.assistant.drafter import LEVELS
 from paceline.drafters.lookup import Lookup
 from paceline.errors import InputError
 from paceline_lab.bench.peers.openvino_graph import FILE, KINDS, write_graph
-from paceline_lab.bench.peers.weights import Reader, Terms, Weights
+from paceline_lab.bench.peers.weights import PeerWeights, Terms, TextReader
 from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 
@@ -103,7 +103,7 @@ def watch_class() -> Any:
     return Watch
 
 
-class Paged(Reader):
+class Paged(TextReader):
     """The model that its pipelines make of the graph, with attention over pages, driven by ourselves."""
 
     widest = 512
@@ -193,7 +193,7 @@ def _drafting(name: str, terms: Terms, kind: str) -> tuple[dict[str, Any], dict[
     return {}, {}, {}
 
 
-def _draft_model(weights: Weights, kind: str) -> dict[str, Any]:
+def _draft_model(weights: PeerWeights, kind: str) -> dict[str, Any]:
     """And the tokenizer, for its pipeline compares what those of both models make of a sentence."""
     import openvino
     import openvino_genai
@@ -216,14 +216,14 @@ def _pipeline(folder: Path, kind: str, tokenizer: Path | None = None, **how: Any
     return openvino_genai.LLMPipeline(folder, openvino_genai.Tokenizer(tokenizer or folder), "CPU", **how)
 
 
-def opened(options: dict[str, str], weights: Weights, context: int) -> Reader:
+def opened(options: dict[str, str], weights: PeerWeights, context: int) -> TextReader:
     """The target in OpenVINO by itself, as the options of a peer say. `Missing` where it cannot be."""
     check_installed("openvino", options)
     kind = _kind(options, weights.target.dtype_name)
     return Paged(_folder("target", weights, kind), kind, context)
 
 
-def _folder(which: str, weights: Weights, kind: str) -> Path:
+def _folder(which: str, weights: PeerWeights, kind: str) -> Path:
     return weights.converted(f"{which}-{kind}-openvino", partial(write_graph, kind))
 
 

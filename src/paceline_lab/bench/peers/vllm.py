@@ -25,7 +25,7 @@ import torch
 import paceline
 from paceline.drafters.base import Drafter
 from paceline.drafters.lookup import Lookup
-from paceline.integrations.vllm.settings import MOST, Settings, leaves
+from paceline.integrations.vllm.settings import MOST, VLLMSettings, leaves
 from paceline_lab.bench.peers.weights import Terms
 from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
@@ -240,7 +240,7 @@ def _speculative(name: str, terms: Terms) -> tuple[dict[str, Any], dict[str, Any
         config["suffix_decoding_max_cached_requests"] = 0
         return {"speculative_config": config}, {"draft_tokens": count}
     if name == "vllm-paceline":
-        settings = Settings(method=terms.options.get("method", "hybrid"))
+        settings = VLLMSettings(method=terms.options.get("method", "hybrid"))
         learns = any(type(part).reset is not Drafter.reset for part in leaves(settings.drafter()))
         both = {"speculative_config": settings.speculative(count), "additional_config": settings.additional()}
         return both, {"draft_tokens": count, "method": settings.method, "learning": KEPT if learns else None}

@@ -65,7 +65,7 @@ def head_width(model: PreTrainedModel) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-class Weights:
+class PeerWeights:
     """Copies that are made when the first peer asks for them, and live as long as the last one holds this."""
 
     def __init__(self, target: Target, vocabulary: Vocabulary | None = None, draft: DraftModel | None = None) -> None:
@@ -161,7 +161,7 @@ class Terms:
     name: str
     """The spec, by which tables call it."""
     options: dict[str, str]
-    weights: Weights
+    weights: PeerWeights
     draft_tokens: int | None
     sampling: Sampling
 
@@ -176,7 +176,7 @@ class Terms:
         return int(given)
 
 
-class Reader(ABC):
+class TextReader(ABC):
     """A model that another library has loaded, and one text that it has read."""
 
     widest: int

@@ -29,7 +29,7 @@ class Warnings:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a table. ``small`` stands beneath, ``heat`` colours it around 1, ``bar`` is a share of the longest bar
     of the table for readers without pictures."""
 
@@ -46,7 +46,7 @@ class Row:
     """A row by its name, and the number of the entry that it belongs to."""
 
     name: str
-    cells: Sequence[Cell | str]
+    cells: Sequence[TableCell | str]
     number: int | None = None
 
 
@@ -67,7 +67,7 @@ def by_method(
     caption: str,
     head: Sequence[str],
     entries: Sequence[tuple[int, str, Of]],
-    cells: Callable[[str, Of], Sequence[Cell | str]],
+    cells: Callable[[str, Of], Sequence[TableCell | str]],
 ) -> Table:
     """A table with a row for each entry: number, name, and what its cells are made of."""
     return Table(caption, ["method", *head], [Row(name, cells(name, of), number) for number, name, of in entries])

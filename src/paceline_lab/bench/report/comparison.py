@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from paceline_lab.bench.compare import TOLD, TOO_FEW, Between, Call, Finding, across
-from paceline_lab.bench.report.blocks import Block, Cell, Group, Part, Section, Table, Text, Warnings, by_method
+from paceline_lab.bench.report.blocks import Block, Group, Part, Section, Table, TableCell, Text, Warnings, by_method
 from paceline_lab.bench.report.charts import Interval, intervals
 from paceline_lab.bench.report.words import ALL, NOTHING, counted, interval, labelled, listed, short, times
 from paceline_lab.bench.summary import Summary
@@ -90,7 +90,7 @@ def _table(between: Between, caption: str, findings: Sequence[Finding], *, calls
     found = {(one.entry, one.task): one for one in findings}
     tasks: list[str | None] = [None, *(between.tasks if len(between.tasks) > 1 else [])]
 
-    def cells(entry: str, _: object) -> list[Cell]:
+    def cells(entry: str, _: object) -> list[TableCell]:
         return [_cell(found.get((entry, task)), calls=calls) for task in tasks]
 
     entries = [
@@ -99,11 +99,11 @@ def _table(between: Between, caption: str, findings: Sequence[Finding], *, calls
     return by_method(caption, [task or ALL for task in tasks], entries, cells)
 
 
-def _cell(one: Finding | None, *, calls: bool) -> Cell:
+def _cell(one: Finding | None, *, calls: bool) -> TableCell:
     if one is None:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     small = [interval(one.ratio), str(one.call) if calls else ""]
-    return Cell(times(one.ratio.value), "\n".join(filter(None, small)))
+    return TableCell(times(one.ratio.value), "\n".join(filter(None, small)))
 
 
 def _label(one: Finding, decided: bool) -> str:

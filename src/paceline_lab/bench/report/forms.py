@@ -17,7 +17,7 @@ from markupsafe import Markup
 from paceline.api.pictures.page import SHOWN, document, token_text
 from paceline.api.pictures.tokens import HALVES
 from paceline.files.visible import CONTROLS, DIRECTIONS
-from paceline_lab.bench.report.blocks import Cell, Part, Section, Tokens
+from paceline_lab.bench.report.blocks import Part, Section, TableCell, Tokens
 from paceline_lab.bench.report.charts import look
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -86,11 +86,11 @@ def plain(text: str) -> Markup:
     return Markup(MARKUP.sub(r"\\\1", flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")))
 
 
-def _longest(cells: Sequence[Cell | str]) -> float:
-    return max((cell.bar for cell in cells if isinstance(cell, Cell) and cell.bar is not None), default=0.0)
+def _longest(cells: Sequence[TableCell | str]) -> float:
+    return max((cell.bar for cell in cells if isinstance(cell, TableCell) and cell.bar is not None), default=0.0)
 
 
-def _cell(cell: Cell | str, longest: float) -> Markup:
+def _cell(cell: TableCell | str, longest: float) -> Markup:
     if isinstance(cell, str):
         return Markup(plain(cell) or " ")
     words: str = plain(cell.said)

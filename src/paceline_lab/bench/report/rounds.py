@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from paceline_lab.bench.report.blocks import Block, Cell, Chart, Group, Text, by_method
+from paceline_lab.bench.report.blocks import Block, Chart, Group, TableCell, Text, by_method
 from paceline_lab.bench.report.charts import Bar, Scales, Series, bars, histogram, plot
 from paceline_lab.bench.report.words import (
     NOTHING,
@@ -72,8 +72,8 @@ def per_round(summary: Summary) -> Iterator[Block]:
         svg = histogram(title, said, shares[entry], value, top, n, more)
         return Chart(svg, f"mean {mean}, longest {max(figures.rounds_by_tokens)}", owner=(n, entry))
 
-    def cells(entry: str, figures: Figures) -> list[Cell | str]:
-        return [number(figures.tokens_per_round), *(Cell(share(s) if s else "", bar=s) for s in shares[entry])]
+    def cells(entry: str, figures: Figures) -> list[TableCell | str]:
+        return [number(figures.tokens_per_round), *(TableCell(share(s) if s else "", bar=s) for s in shares[entry])]
 
     yield Group([chart(*one) for one in told if one[1] != summary.base or len(told) == 1], "many")
     yield Text(ABOUT_ROUNDS)
@@ -126,10 +126,10 @@ def by_position(summary: Summary) -> Iterator[Block]:
     scales = Scales(words, places=range(1, deepest + 1, -(-deepest // 12)), percent=True)
     chart = plot("Acceptance by position", said, [_series(*one) for one in told], scales, 260)
 
-    def cells(_: str, f: Figures) -> list[Cell]:
+    def cells(_: str, f: Figures) -> list[TableCell]:
         places = zip(f.acceptance_per_position, f.drafted_per_position, strict=True)
-        found = [Cell(share(accepted), f"of {share(drafted)}") for accepted, drafted in places]
-        return found + [Cell("")] * (deepest - len(found))
+        found = [TableCell(share(accepted), f"of {share(drafted)}") for accepted, drafted in places]
+        return found + [TableCell("")] * (deepest - len(found))
 
     caption = "Share of drafts accepted so deep; beneath, the share of drafts that went so deep"
     table = by_method(caption, list(map(str, range(1, deepest + 1))), told, cells)
@@ -158,9 +158,9 @@ def time_split(summary: Summary) -> Iterator[Block]:
         tips = [(part, ms, f"{part}: {number(ms)} ms per token") for part, ms in parts[entry].items()]
         return Bar(entry, tips, f"{number(sum(parts[entry].values()), 1)} ms")
 
-    def cells(entry: str, _: Figures) -> list[Cell | str]:
+    def cells(entry: str, _: Figures) -> list[TableCell | str]:
         total = sum(parts[entry].values())
-        return [Cell(number(total), bar=total), *(number(parts[entry].get(part)) for part in SPLIT)]
+        return [TableCell(number(total), bar=total), *(number(parts[entry].get(part)) for part in SPLIT)]
 
     silent = [entry for _, entry, figures in entries if not figures.split]
     told = f"Other libraries do not report what their time goes to: {listed(silent)}; a bar is their whole call."
@@ -190,9 +190,9 @@ def latency(summary: Summary) -> Iterator[Block]:
         parts = [("first", first.value, f"first token after {until}"), ("later", later, f"last token after {then}")]
         return Bar(entry, parts, f"{until} · {then}")
 
-    def cells(_: str, figures: Figures) -> list[Cell]:
+    def cells(_: str, figures: Figures) -> list[TableCell]:
         return [
-            Cell(seconds(one.value), seconds_between(one), bar=one.value)
+            TableCell(seconds(one.value), seconds_between(one), bar=one.value)
             for one in (figures.seconds_first, figures.seconds)
         ]
 
@@ -236,9 +236,9 @@ def _joules(metered: Entries, base: str, caption: str) -> Block:
         Bar(entry, [("energy", joules[entry], f"{told[entry]} J per token")], f"{told[entry]} J") for entry in joules
     ]
 
-    def cells(entry: str, f: Figures) -> list[Cell | str]:
+    def cells(entry: str, f: Figures) -> list[TableCell | str]:
         of_plain = number(joules[entry] / joules[base]) if joules.get(base) else NOTHING
-        return [Cell(told[entry], bar=joules[entry]), of_plain, size(f.peak_bytes)]
+        return [TableCell(told[entry], bar=joules[entry]), of_plain, size(f.peak_bytes)]
 
     chart = bars(caption, caption, rows, " J", f"{caption}.")
     return Group([chart, by_method(caption, ["joules", "of plain's", "peak memory"], metered, cells)])

@@ -11,7 +11,7 @@ import pandas as pd
 from scipy.stats import linregress
 
 from paceline_lab.bench.compare import too_few
-from paceline_lab.bench.report.blocks import Block, Cell, Chart, Group, Row, Table, Text, by_method
+from paceline_lab.bench.report.blocks import Block, Chart, Group, Row, Table, TableCell, Text, by_method
 from paceline_lab.bench.report.charts import Interval, Scales, Series, intervals, plot
 from paceline_lab.bench.report.words import (
     ALL,
@@ -49,19 +49,19 @@ ABOUT_SPEED = (
 def glance(summary: Summary) -> Table:
     """The few figures that matter."""
     base, main = summary.figures(summary.base), main_of(summary)
-    tiles = {"plain": Cell(rate(base.tokens_per_second if base else None), "tokens per second")}
+    tiles = {"plain": TableCell(rate(base.tokens_per_second if base else None), "tokens per second")}
     if main is not None:
         up = speed_up_of(main)
-        tiles[short(main.entry)] = Cell(rate(main.tokens_per_second), "tokens per second")
-        tiles["speed-up"] = Cell(times(up.value), interval(up) or "no interval")
-        tiles["tokens per round"] = Cell(number(main.tokens_per_round), short(main.entry))
+        tiles[short(main.entry)] = TableCell(rate(main.tokens_per_second), "tokens per second")
+        tiles["speed-up"] = TableCell(times(up.value), interval(up) or "no interval")
+        tiles["tokens per round"] = TableCell(number(main.tokens_per_round), short(main.entry))
     if (equal := equal_texts(summary)) is not None:
-        tiles["texts equal to plain's"] = Cell(*equal)
+        tiles["texts equal to plain's"] = TableCell(*equal)
     told = [f for f in (main, base) if f is not None and f.joules_per_token is not None]
     if told:
         how = "measured" if summary.run.about.energy.get("measured") else "estimated"
         beside = f"; plain {number(told[1].joules_per_token)}" if len(told) > 1 else ""
-        tiles["joules per token"] = Cell(number(told[0].joules_per_token), how + beside)
+        tiles["joules per token"] = TableCell(number(told[0].joules_per_token), how + beside)
     return Table("", ["figure", "value"], [Row(name, [cell]) for name, cell in tiles.items()], "tiles")
 
 
@@ -70,7 +70,7 @@ def speed(summary: Summary) -> Iterator[Block]:
     tasks: list[str | None] = [None, *(summary.tasks if len(summary.tasks) > 1 else [])]
     fastest = {task: _fastest(summary, task, None) for task in tasks}
 
-    def cells(entry: str, _: Figures) -> list[Cell]:
+    def cells(entry: str, _: Figures) -> list[TableCell]:
         found = [_speed_cell(summary, entry, task, entry == fastest[task]) for task in tasks]
         return [*found, _mean_cell(summary, entry)][: len(columns)]
 
@@ -101,24 +101,24 @@ def _fastest(summary: Summary, task: str | None, language: str | None) -> str | 
     return best.entry if best is not None and speed_up_of(best).low > 1 else None
 
 
-def _speed_cell(summary: Summary, entry: str, task: str | None, best: bool) -> Cell:
+def _speed_cell(summary: Summary, entry: str, task: str | None, best: bool) -> TableCell:
     figures = summary.figures(entry, task)
     if figures is None:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     if entry == summary.base:
-        return Cell(rate(figures.tokens_per_second), "tokens/s")
+        return TableCell(rate(figures.tokens_per_second), "tokens/s")
     per_round = "" if figures.tokens_per_round is None else f"{number(figures.tokens_per_round)} / round"
     value = figures.speed_up.value if figures.speed_up else None
-    return Cell(times(value), "\n".join(filter(None, [interval(figures.speed_up), per_round])), best)
+    return TableCell(times(value), "\n".join(filter(None, [interval(figures.speed_up), per_round])), best)
 
 
-def _mean_cell(summary: Summary, entry: str) -> Cell:
+def _mean_cell(summary: Summary, entry: str) -> TableCell:
     """The mean over tasks, each of which weighs the same."""
     found = summary.means(entry)
     if entry == summary.base or found.speed_up is None:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     per_round = "" if found.tokens_per_round is None else f"{number(found.tokens_per_round)} / round"
-    return Cell(times(found.speed_up.value), "\n".join(filter(None, [interval(found.speed_up), per_round])))
+    return TableCell(times(found.speed_up.value), "\n".join(filter(None, [interval(found.speed_up), per_round])))
 
 
 def heat(summary: Summary) -> Iterator[Block]:
@@ -143,11 +143,11 @@ def heat(summary: Summary) -> Iterator[Block]:
             yield table("task, language", summary.cells(), folded=True)
 
 
-def _heat_cell(figures: Figures | None, best: bool) -> Cell:
+def _heat_cell(figures: Figures | None, best: bool) -> TableCell:
     if figures is None or figures.speed_up is None:
-        return Cell(NOTHING)
+        return TableCell(NOTHING)
     up = figures.speed_up
-    return Cell(times(up.value), "≈" if up.bounded and not up.excludes(1) else "", best, heat=up.value)
+    return TableCell(times(up.value), "≈" if up.bounded and not up.excludes(1) else "", best, heat=up.value)
 
 
 def fit(summary: Summary) -> Iterator[Block]:

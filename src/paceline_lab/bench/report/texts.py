@@ -11,7 +11,7 @@ import numpy as np
 from paceline.api.pictures import TokenPicture
 from paceline.api.piece import Piece
 from paceline.verify import Kind
-from paceline_lab.bench.report.blocks import Block, Cell, Row, Table, Text, Tokens, by_method
+from paceline_lab.bench.report.blocks import Block, Row, Table, TableCell, Text, Tokens, by_method
 from paceline_lab.bench.report.words import NOTHING, counted, entries_of, number, rate, share, times
 from paceline_lab.bench.run.record import Record, TextVerdict
 from paceline_lab.bench.summary import LOOPING, Figures, Summary
@@ -176,7 +176,7 @@ def _list_of_pages(summary: Summary, pages: Mapping[str, str]) -> Table:
         beginning = " ".join(record.text.split())
         beginning = beginning if len(beginning) <= 60 else beginning[:59] + "…"
         name = page.rpartition("/")[2].removesuffix(".html")
-        rows.append(Row(name, [Cell(prompt, link=page), record.task, record.language, beginning or NOTHING]))
+        rows.append(Row(name, [TableCell(prompt, link=page), record.task, record.language, beginning or NOTHING]))
     head = ["page", "prompt", "task", "language", "begins"]
     return Table("Texts of all methods, prompt by prompt", head, rows, "words", folded=len(rows) > 8)
 

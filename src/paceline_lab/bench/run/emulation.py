@@ -18,7 +18,7 @@ from paceline.errors import InputError
 from paceline.targets.replay import ReplayTarget, open_vocabulary
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.suites import Prompt, Workload
-from paceline_lab.bench.tally import Tally
+from paceline_lab.bench.tally import StepTally
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +74,15 @@ def _refuse_alike(texts: dict[str, Ints], starts: dict[str, int]) -> None:
 
 
 @dataclass(frozen=True)
-class Passage:
+class ReplayedText:
     """One text, and how it was written."""
 
     key: str
-    tally: Tally
+    tally: StepTally
     picture: TokenPicture
 
 
-def replayed(given: Replay, method: str, budget: int) -> Iterator[Passage]:
+def replayed(given: Replay, method: str, budget: int) -> Iterator[ReplayedText]:
     """Every text of a replay by a method, whose drafts have up to so many tokens.
     `paceline_make.dictionary.emulator` counts the same without the engine."""
     drafter = make_drafter(method)
@@ -98,7 +98,7 @@ def replayed(given: Replay, method: str, budget: int) -> Iterator[Passage]:
             assert found.tokens == text[len(prompt) :].tolist(), "a draft changes no token of the text"
             shown = given.vocabulary.text(prompt)
             picture = TokenPicture(shown, tuple(found.pieces), found.totals, title=key)
-            yield Passage(key, Tally.of(found.totals), picture)
+            yield ReplayedText(key, StepTally.of(found.totals), picture)
 
 
 def stopped() -> float:

@@ -33,7 +33,7 @@ Watch: TypeAlias = Callable[[str, Observed], None]
 
 
 @dataclass(kw_only=True)
-class Drafting:
+class DraftedBy:
     """The common settings of our methods in a run."""
 
     vocabulary: Vocabulary | None = None
@@ -54,7 +54,7 @@ class Ours(TextContestant):
 
     ours: ClassVar[bool] = True
 
-    def __init__(self, name: str, target: Target, how: Drafting) -> None:
+    def __init__(self, name: str, target: Target, how: DraftedBy) -> None:
         self.name = name
         self.spec, own = parted(name)
         self.target = target

@@ -124,7 +124,7 @@ class Record:
 FORMAT = 3
 
 
-class Recipe(TypedDict, total=False):
+class RunRecipe(TypedDict, total=False):
     """What is read of a run's options."""
 
     suite: str
@@ -219,7 +219,7 @@ class About:
     """What was run. ``recipe``, ``model``, ``entries`` and the meter of ``energy`` are the run's identity: it goes on
     only where they are equal."""
 
-    recipe: Annotated[dict[str, Any], Recipe]
+    recipe: Annotated[dict[str, Any], RunRecipe]
     """Every option that decides what is written and by whom: suite, methods, peers, limit, temperature, and so on."""
     model: Annotated[dict[str, Any], ModelFacts]
     """Name, dtype, fingerprint, device, and its shape where it carries ballast."""

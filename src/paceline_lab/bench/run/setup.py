@@ -29,14 +29,14 @@ from paceline.verify import Rule
 from paceline_lab.bench.energy import Meter, open_meter
 from paceline_lab.bench.machine import Peak, sitting
 from paceline_lab.bench.peers import ALONE, check_peer, make_peer
-from paceline_lab.bench.peers.weights import Weights
+from paceline_lab.bench.peers.weights import PeerWeights
 from paceline_lab.bench.race import Gauge, Progress, Race, silent
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant
 from paceline_lab.bench.run.directory import begin, check_place
 from paceline_lab.bench.run.emulation import replay, stopped
 from paceline_lab.bench.run.judge import Judge
 from paceline_lab.bench.run.keeping import pieces_of
-from paceline_lab.bench.run.ours import Drafting, Ours, Watch, parted, planner_of
+from paceline_lab.bench.run.ours import DraftedBy, Ours, Watch, parted, planner_of
 from paceline_lab.bench.run.protocol import Conditions, Referee
 from paceline_lab.bench.run.record import About
 from paceline_lab.bench.suites import Workload, encode, open_suite
@@ -157,7 +157,7 @@ def opened(
             "tokenizer_config.json into the model's folder"
         )
     conditions = options.conditions(target, 0 if replayed is None else max(replayed.lengths.values()))
-    how = Drafting(
+    how = DraftedBy(
         vocabulary=vocabulary,
         draft_model=DraftModel.load(options.draft_model, target) if options.draft_model else None,
         planner=options.planner_spec,
@@ -212,7 +212,7 @@ def _peers(
     """The other libraries that can take part, and why the others cannot."""
     here: list[TextContestant] = []
     missing: dict[str, str] = {}
-    weights = Weights(lm.target, lm.vocabulary, draft)
+    weights = PeerWeights(lm.target, lm.vocabulary, draft)
     for spec in options.peers:
         if conditions.at_once is not None:
             missing[spec] = ALONE

@@ -12,7 +12,7 @@ from paceline.cli.output import counted, print_json, say, table
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
-    from paceline_lab.bench.forwards import Forward
+    from paceline_lab.bench.forwards import TimedForward
 
 CONTEXTS, SEQUENCES, ROWS = (256, 1024), (1,), (1, 2, 4, 8, 16, 32, 64)
 
@@ -91,7 +91,7 @@ def time_forwards(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(found: Sequence[Forward]) -> Iterator[tuple[str, ...]]:
+def _lines(found: Sequence[TimedForward]) -> Iterator[tuple[str, ...]]:
     """A line for each path: milliseconds by the number of rows, and in brackets how many times those of one row."""
     counts = sorted({one.rows for one in found})
     yield "", "context", "sequences", *(f"{n} rows" if n > 1 else "1 row" for n in counts), ""

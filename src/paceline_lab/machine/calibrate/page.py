@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from paceline.planning.acceptance import Acceptance, Choice
+from paceline.planning.acceptance import Acceptance, SizeChoice
 from paceline.planning.fits import Floats
 from paceline.planning.stored import Profile
 from paceline_lab.bench.report.blocks import Block, Chart, Part, Row, Section, Table, Text
@@ -59,7 +59,7 @@ def _section(profile: Profile, method: Acceptance, number: int) -> Section:
     return Section(f"method-{number}", method.method, blocks)
 
 
-def _pictures(profile: Profile, method: Acceptance, choice: Choice, number: int) -> list[str]:
+def _pictures(profile: Profile, method: Acceptance, choice: SizeChoice, number: int) -> list[str]:
     sizes = np.array([point.nodes for point in method.points], np.float64)
     seconds = method.seconds(profile.curves(method.top), choice.sequences, choice.length)
     tokens = np.array([point.tokens for point in method.points])

@@ -22,7 +22,7 @@ from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.planning.acceptance import Acceptance, Spot
 from paceline.planning.calibrated import draft_of, identity
-from paceline.planning.curve import Reading
+from paceline.planning.curve import CurveReading
 from paceline.planning.stored import Profile
 from paceline.planning.timing import Timing
 from paceline.targets.base import Target
@@ -131,10 +131,10 @@ class Calibrator:
         profile = replace(profile, readings=(*profile.readings, *more))
         return _sized(profile.with_methods(others).with_methods(tuple(one for one in own if one is not None)))
 
-    def _seconds(self, top: int) -> tuple[list[Timing], list[Reading]]:
+    def _seconds(self, top: int) -> tuple[list[Timing], list[CurveReading]]:
         """Of every batch size and length; best tokens are read in the first of them: as many as any method reads, the
         ``top`` of those that are known already among them."""
-        timings, readings = list[Timing](), list[Reading]()
+        timings, readings = list[Timing](), list[CurveReading]()
         text = np.concatenate([prompt for _, prompt in self.prompts])
         top = max([top, *(method.drafter.needs.top for method in self.methods)])
         limit, cells = self.plan.max_nodes, self._cells()

@@ -23,7 +23,7 @@ from paceline.engine.loop import Session
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.planning.base import Outcome, Planner, Room
-from paceline.planning.curve import Reading
+from paceline.planning.curve import CurveReading
 from paceline.planning.timing import Timing
 from paceline.targets.base import SPARE_ROWS, Target, Want
 from paceline.tree import DraftTree
@@ -126,7 +126,7 @@ def measured(
     repeats: int = LEAST_REPEATS,
     sampling: Sampling | None = None,
     advance: Callable[[], None] = lambda: None,
-) -> tuple[list[Timing], list[Reading]]:
+) -> tuple[list[Timing], list[CurveReading]]:
     """Rounds of ``sequences`` texts that hold about ``length`` tokens, each with so many ``rows``, and what reading the
     ``top`` best tokens took beside them. After so many ``repeats`` it goes on while the ``seconds`` last. Sizes that
     take more than ``cap`` times a plain round are left out."""
@@ -148,7 +148,7 @@ def measured(
         Timing(rows=sequences * (1 + size), seconds=took.round, length=length, sequences=sequences)
         for size, took in medians.items()
     ]
-    return timings, [Reading(top, sequences * (1 + size), took.reading) for size, took in medians.items() if top]
+    return timings, [CurveReading(top, sequences * (1 + size), took.reading) for size, took in medians.items() if top]
 
 
 def timed(

@@ -36,7 +36,7 @@ from paceline.targets.base import Target
 from paceline.tree import DraftTree, ancestors
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.run.contestant import Job
-from paceline_lab.bench.run.ours import Drafting, Ours
+from paceline_lab.bench.run.ours import DraftedBy, Ours
 from paceline_lab.bench.suites import encode, open_suite
 from paceline_lab.bench.suites.prompts import Prompt, spread
 from paceline_lab.bench.suites.suites import is_here
@@ -199,7 +199,7 @@ class Course:
         walk, eos = Walk(prompt, self.advance), self.target.eos
         if not self.drafter.keeps:
             self.drafter.reset()
-        how = Drafting(
+        how = DraftedBy(
             vocabulary=self.vocabulary,
             planner=f"fixed:{nodes}",
             make=lambda *_: self.drafter,

@@ -17,8 +17,8 @@ from paceline_make.commands.dictionary.rules import add_rule
 from paceline_make.commands.dictionary.tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
-    from paceline_lab.bench.run.emulation import Passage
-    from paceline_lab.bench.tally import Tally
+    from paceline_lab.bench.run.emulation import ReplayedText
+    from paceline_lab.bench.tally import StepTally
 
 BUDGET = 8
 OF_FILES = re.compile(r"\b(dictionary|hybrid)\b(?!\s*[:=\w])")
@@ -59,7 +59,7 @@ def add(actions: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline_lab.bench.run.emulation import Passage, replay, replayed
+    from paceline_lab.bench.run.emulation import ReplayedText, replay, replayed
     from paceline_lab.bench.suites import open_suite
     from paceline_lab.bench.tally import total
 
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     workload = open_suite(suite, limit=options.limit)
     place = _tokenizer(options)
     given = replay(workload, place)
-    passages = list[Passage]()
+    passages = list[ReplayedText]()
     with progress("emulating") as advance:
         for done, passage in enumerate(replayed(given, method, options.budget)):
             advance(passage.key, done, len(given.texts))
@@ -136,12 +136,12 @@ def _tokenizer(options: argparse.Namespace) -> str:
     return str(tokenizers_in(Sources(options.data)).get(named, named))
 
 
-def _line(name: str, tally: Tally) -> tuple[str, ...]:
+def _line(name: str, tally: StepTally) -> tuple[str, ...]:
     ratios = (tally.speed_up, tally.coverage, tally.accepted_per_draft, tally.acceptance)
     return name, str(tally.tokens), str(tally.steps), *(f"{value:.3f}" for value in ratios), ""
 
 
-def _draw(passages: Sequence[Passage], color: bool) -> None:
+def _draw(passages: Sequence[ReplayedText], color: bool) -> None:
     """Each passage with its tokens marked. Nothing is said of seconds, for no model took any."""
     from rich.text import Text
 
@@ -152,14 +152,14 @@ def _draw(passages: Sequence[Passage], color: bool) -> None:
         show(Text(f"{_sentence(passage.tally)}\n"), color)
 
 
-def _sentence(tally: Tally) -> str:
+def _sentence(tally: StepTally) -> str:
     return (
         f"{tally.tokens} tokens in {tally.steps} steps: {tally.speed_up:.2f}x; {tally.coverage:.0%} of steps with a "
         f"draft, {tally.accepted} of {tally.proposed} proposed tokens accepted"
     )
 
 
-def _section(passage: Passage) -> str:
+def _section(passage: ReplayedText) -> str:
     from paceline.api.pictures.page import facts, said, token_text
 
     tally = passage.tally

@@ -11,7 +11,7 @@ from paceline.targets.hf.fixed.shapes import ForwardShape
 from paceline.targets.hf.fixed.slab import Slab
 
 
-class Block(KVCache):
+class LeanBlock(KVCache):
     """All slots of a block at once, used or not."""
 
     def __init__(self, slab: Slab, shape: ForwardShape, inputs: Inputs, *, splits: bool) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from paceline.targets.base import Want
 from paceline.targets.hf.attention import KVCache
-from paceline.targets.hf.fixed.block import Block
+from paceline.targets.hf.fixed.block import LeanBlock
 from paceline.targets.hf.fixed.capture import Leave, hear_nothing
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.kernels import splits_here
@@ -87,7 +87,7 @@ class Step:
     def _ways(self) -> tuple[KVCache, Operations | None]:
         """How keys and values are written and read, and how the lean forward computes what lies between."""
         if not self._kernels:
-            return Block(self._slab, self.shape, self.inputs, splits=self._splits), None
+            return LeanBlock(self._slab, self.shape, self.inputs, splits=self._splits), None
         from paceline.targets.hf.gpu.block import KernelBlock
         from paceline.targets.hf.gpu.operations import LayerKernels
 

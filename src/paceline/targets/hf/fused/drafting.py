@@ -19,7 +19,7 @@ LARGEST = 1 << 31
 """A number of tokens beyond all vocabularies."""
 
 
-class Drafting:
+class ChainJob:
     """One job over some texts. What it names by address is held here."""
 
     def __init__(self, chains: Sequence[Chain], weights: PlacedWeights, space: Workspace, angles: torch.Tensor) -> None:

@@ -98,11 +98,11 @@ class Fused(Lean):
             return None
         if not unread or not self.takes(ForwardJob(unread)):
             return None
-        from paceline.targets.hf.fused.drafting import Drafting
+        from paceline.targets.hf.fused.drafting import ChainJob
 
         end = max(request.end + chain.depth for request, chain in zip(unread, chains, strict=True))
         angles = self._rotary.upto(end, self.modules.rotary, LIKE)
-        return Drafting(chains, self._weights, self._space, angles).run()
+        return ChainJob(chains, self._weights, self._space, angles).run()
 
     def _shown(self, states: States) -> torch.Tensor:
         """A copy in the model's type, for states go on changing."""

@@ -19,7 +19,7 @@ from paceline.targets.hf.fused.heads import own_floats
 from paceline.targets.hf.fused.stages import reach, size_of
 from paceline.targets.hf.fused.team import Table
 from paceline.targets.hf.fused.tiles import OUTPUTS
-from paceline.targets.hf.fused.weights import KINDS, OF_TYPE, Kind, Weights, can_be, of_floats, padded
+from paceline.targets.hf.fused.weights import KINDS, OF_TYPE, WeightKind, Weights, can_be, of_floats, padded
 from paceline.targets.hf.integers.kernels import Compiled
 from paceline.targets.hf.integers.linear import IntegerLinear
 from paceline.targets.hf.integers.operations import coarseness
@@ -95,7 +95,7 @@ class PlacedWeights:
     def _norm(self, norm: Any, size: int) -> tuple[int, float]:
         return self._vector(norm._parameters["weight"], size), float(norm.variance_epsilon)
 
-    def _linear(self, linear: nn.Module, kind: Kind, shape: tuple[int, int]) -> tuple[int, int, int, int, int]:
+    def _linear(self, linear: nn.Module, kind: WeightKind, shape: tuple[int, int]) -> tuple[int, int, int, int, int]:
         """A linear layer's addresses."""
         outputs, inputs = shape
         if is_altered(linear):

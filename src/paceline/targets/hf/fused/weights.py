@@ -21,7 +21,7 @@ PAGE = 1 << 21
 """Bytes of a large page."""
 
 
-class Kind(NamedTuple):
+class WeightKind(NamedTuple):
     """What weights consist of, and the function that computes with them."""
 
     name: str
@@ -37,10 +37,10 @@ class Kind(NamedTuple):
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("bytes", Bytes.FORM, 8, products.of_bytes, "bytes"),
-        Kind("nibbles", Nibbles.FORM, 4, products.of_nibbles, "bytes"),
-        Kind("floats", Floats.FORM, 32, products.of_floats, "floats"),
-        Kind("brains", Brains.FORM, 16, products.of_brains, "brains"),
+        WeightKind("bytes", Bytes.FORM, 8, products.of_bytes, "bytes"),
+        WeightKind("nibbles", Nibbles.FORM, 4, products.of_nibbles, "bytes"),
+        WeightKind("floats", Floats.FORM, 32, products.of_floats, "floats"),
+        WeightKind("brains", Brains.FORM, 16, products.of_brains, "brains"),
     )
 }
 OF_TYPE = {torch.float32: KINDS["floats"], torch.bfloat16: KINDS["brains"]}
@@ -49,7 +49,7 @@ OF_TYPE = {torch.float32: KINDS["floats"], torch.bfloat16: KINDS["brains"]}
 class Weights(NamedTuple):
     """A weight ``[outputs, inputs]``, with a scale for each output where it consists of integers."""
 
-    kind: Kind
+    kind: WeightKind
     outputs: int
     inputs: int
     """Of these, those that were added are zeros."""
@@ -66,12 +66,12 @@ class Weights(NamedTuple):
         return self.kind.product(), place, scales, bias, groups
 
 
-def can_be(kind: Kind, inputs: int) -> bool:
+def can_be(kind: WeightKind, inputs: int) -> bool:
     """Whether a weight with so many inputs can be computed: vectors divide floats, and to integers zeros are added."""
     return kind.form != at.FLOATS or inputs % FEWEST == 0
 
 
-def padded(kind: Kind, inputs: int) -> int:
+def padded(kind: WeightKind, inputs: int) -> int:
     """Inputs with the zeros that are added to them."""
     return int(reach.py_func(inputs, kind.form))
 

@@ -16,7 +16,7 @@ from paceline.once import once
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import AttentionOptions
-from paceline.targets.hf.fixed.block import Block
+from paceline.targets.hf.fixed.block import LeanBlock
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.kernels import CLOSE, STEPS
 from paceline.targets.hf.fixed.shapes import ForwardShape
@@ -55,7 +55,7 @@ def _difference(device: torch.device, dtype: torch.dtype) -> str | None:
             case.results(block, operations)
             for block, operations in (
                 (KernelBlock(case.slab, shape, case.inputs), LayerKernels()),
-                (Block(case.slab, shape, case.inputs, splits=False), Operations()),
+                (LeanBlock(case.slab, shape, case.inputs, splits=False), Operations()),
             )
         )
     for name, result in found.items():

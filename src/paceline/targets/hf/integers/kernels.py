@@ -128,7 +128,7 @@ class FbgemmHalves(Product):
         return torch.cat([piece.weight() for piece in self._pieces], dim=1)
 
 
-class Plain(Product):
+class PlainProduct(Product):
     """Torch's product of 8-bit matrices, over the weight as it is."""
 
     def __init__(self, weight: torch.Tensor, scales: torch.Tensor) -> None:
@@ -203,7 +203,7 @@ class CompiledNibbles(Compiled):
         return values * multipliers[:, groups]
 
 
-KERNELS: tuple[type[Product], ...] = (Fbgemm, OneDNN, FbgemmHalves, Plain)
+KERNELS: tuple[type[Product], ...] = (Fbgemm, OneDNN, FbgemmHalves, PlainProduct)
 
 
 @cache
