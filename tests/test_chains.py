@@ -17,7 +17,7 @@ from paceline.drafters import Ask, Budget
 from paceline.drafters.assistant import Assistant
 from paceline.law import Sampling
 from paceline.targets.base import Request
-from paceline.targets.chains import Chain, Drafted
+from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.integers import kernels
 from paceline.targets.hf.integers.target import quantized
 from paceline.targets.hf.probe import prepare
@@ -36,14 +36,14 @@ class Counting(HFTarget):
 
     chains = 0
 
-    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+    def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         found = super().drafted(chains)
         self.chains += 0 if found is None else len(chains)
         return found
 
 
 class ByLevels(HFTarget):
-    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+    def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         return None
 
 
@@ -98,7 +98,7 @@ def test_models_in_integers_have_it_too() -> None:
     texts, budget, calls = [tokens(9, 3).tolist()], [Budget(6, 6)], list[int]()
     draft = HFTarget.drafted
 
-    def counted(self: HFTarget, chains: Sequence[Chain]) -> list[Drafted] | None:
+    def counted(self: HFTarget, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         found = draft(self, chains)
         calls.append(0 if found is None else len(found))
         return found

@@ -12,7 +12,7 @@ import pytest
 
 from paceline.drafters import Drafter
 from paceline.law import Sampling
-from paceline_lab.bench.compare import Between, Call, Finding, Within, across, fastest
+from paceline_lab.bench.compare import Between, Finding, RatioName, Within, across, fastest
 from paceline_lab.bench.run.directory import Run, begin
 from paceline_lab.bench.summary import Summary
 from refereed import finished, made, prompts, refereed
@@ -29,7 +29,7 @@ def finding(found: Between | Within, entry: str, other: str | None = None, task:
 
 
 def different(found: Between | Within) -> bool:
-    return any(one.call in (Call.FASTER, Call.SLOWER) for one in found.findings)
+    return any(one.call in (RatioName.FASTER, RatioName.SLOWER) for one in found.findings)
 
 
 # --- fair and keen, on a noisy machine ----------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_twins_in_one_run_are_called_the_same(tmp_path: Path) -> None:
     for seed in range(REPETITIONS):
         run = made_run(tmp_path / str(seed), methods=("plain", "aaa", "bbb"), peers=(), seed=seed, noise=0.3, **QUICK)
         called += [finding(Within(run), "bbb", "aaa", task).call for task in (None, "qa")]
-    assert np.mean([call is not Call.SAME for call in called]) <= 1 / 20
+    assert np.mean([call is not RatioName.SAME for call in called]) <= 1 / 20
 
 
 def test_a_planted_slowdown_is_found(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_a_planted_slowdown_is_found(tmp_path: Path) -> None:
         slow = made_run(tmp_path / f"b{seed}", seed=2 * seed + 1, noise=0.1, slow={"lookup": PLANTED}, **QUICK)
         between = Between(base, slow)
         found.append(finding(between, "lookup"))
-        assert finding(between, "assistant").call is Call.SAME or seed > 0
-    assert np.mean([one.ratio.high < 1 and one.call is Call.SLOWER for one in found]) >= 19 / 20
+        assert finding(between, "assistant").call is RatioName.SAME or seed > 0
+    assert np.mean([one.ratio.high < 1 and one.call is RatioName.SLOWER for one in found]) >= 19 / 20
     assert np.mean([one.ratio.value for one in found]) == pytest.approx(1 / PLANTED, abs=0.01)
 
 
@@ -82,7 +82,7 @@ def test_a_machine_that_is_slower_altogether_is_not_called(tmp_path: Path) -> No
     assert not different(found)
     raw = next(one for one in found.raw if one.entry == "plain" and one.task is None)
     assert raw.ratio.value == pytest.approx(0.5, abs=0.02)
-    assert {one.call for one in found.raw} == {Call.UNKNOWN}
+    assert {one.call for one in found.raw} == {RatioName.UNKNOWN}
     assert all(one.entry != "plain" for one in found.findings)
 
 
@@ -99,7 +99,7 @@ def test_more_looks_ask_for_more(tmp_path: Path) -> None:
     for one, among in zip(alone, together, strict=True):
         for mine, theirs in zip(one.findings, among.findings, strict=True):
             assert (mine.ratio, mine.p) == (theirs.ratio, theirs.p)
-            assert mine.call is theirs.call or theirs.call is Call.SAME
+            assert mine.call is theirs.call or theirs.call is RatioName.SAME
 
 
 # --- one run ------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_the_best_of_a_task_and_what_is_not_told_apart_from_it(tmp_path: Path) -
     run = made_run(tmp_path / "a", methods=("plain", "lookup", "assistant"), noise=0.2, **QUICK)
     found = Within(run)
     assert found.best("qa") == ["assistant"]
-    assert finding(found, "assistant", "lookup").call is Call.FASTER
+    assert finding(found, "assistant", "lookup").call is RatioName.FASTER
     assert finding(found, "lookup", "plain").prompts == 8
     twins = made_run(tmp_path / "b", methods=("plain", "aaa", "bbb"), noise=0.2, **QUICK)
     assert set(Within(twins).best()) == {"aaa", "bbb"}
@@ -118,7 +118,7 @@ def test_the_best_of_a_task_and_what_is_not_told_apart_from_it(tmp_path: Path) -
 def test_one_prompt_is_never_called(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a", **{**QUICK, "prompts": 1})
     found = Within(run)
-    assert {one.call for one in found.findings} == {Call.UNKNOWN}
+    assert {one.call for one in found.findings} == {RatioName.UNKNOWN}
     assert all(math.isnan(one.ratio.low) for one in found.findings)
     assert found.best() == found.best("qa") == []
 
@@ -382,7 +382,7 @@ def test_real_times_are_called_the_same_and_a_planted_tenth_is_found(tmp_path: P
         same.append(different(Between(base, again)))
         twins.append(
             any(
-                one.call in (Call.FASTER, Call.SLOWER)
+                one.call in (RatioName.FASTER, RatioName.SLOWER)
                 for one in Within(base).findings
                 if {one.entry, one.other} == {METHOD, TWIN}
             )

@@ -11,7 +11,7 @@ import pytest
 from paceline.cli import main
 from paceline.dictionary import file
 from paceline.dictionary.entries import Entries
-from paceline.dictionary.rules import Rule
+from paceline.dictionary.rules import EntryRule
 from paceline.targets.replay import ReplayTarget
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.run.emulation import Replay, replayed
@@ -55,7 +55,7 @@ def known_of(table: Entries) -> Known:
 # --- small languages that nobody speaks -------------------------------------------------------------------------
 
 
-def language(seed: int, rule: Rule = Rule.TOKEN) -> tuple[Statistics, list[list[int]]]:
+def language(seed: int, rule: EntryRule = EntryRule.TOKEN) -> tuple[Statistics, list[list[int]]]:
     """What follows in the n-grams of some words by a rule, and texts of these words with a few slips."""
     chance = random.Random(seed)
     lexicon = [[chance.randrange(LETTERS) for _ in range(chance.randint(1, 6))] for _ in range(12)]
@@ -79,10 +79,10 @@ def _spelled(chance: random.Random, lexicon: list[list[int]], grams: list[list[i
     return SpelledNgrams(table, lengths, starts, seconds, np.array([chance.randint(1, 9) for _ in rows]))
 
 
-@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("rule", EntryRule)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("budget", [8, 2])
-def test_all_sizes_at_once_count_what_plain_lines_count(seed: int, budget: int, rule: Rule) -> None:
+def test_all_sizes_at_once_count_what_plain_lines_count(seed: int, budget: int, rule: EntryRule) -> None:
     known, texts = language(seed, rule)
     starts = [min(1 + seed % 3, len(text)) for text in texts]
     tables = Dictionaries.over(Script(texts, starts), known, budget)
@@ -134,10 +134,10 @@ def engine(
     return [passage.tally for passage in replayed(given, f'dictionary:file="{path}"', budget)]
 
 
-@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("rule", EntryRule)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("budget", [8, 3])
-def test_the_engine_counts_what_the_emulator_counts(tmp_path: Path, seed: int, budget: int, rule: Rule) -> None:
+def test_the_engine_counts_what_the_emulator_counts(tmp_path: Path, seed: int, budget: int, rule: EntryRule) -> None:
     known, texts = language(seed, rule)
     texts = [text for text in texts if len(text) > 20]
     starts = [12] * len(texts)
@@ -160,9 +160,9 @@ def passages(vocabulary: Vocabulary, lines: Sequence[str], count: int) -> Iterat
             yield tokens[:80]
 
 
-@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("rule", EntryRule)
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_on_real_text_all_three_agree(tmp_path: Path, count: int, rule: Rule) -> None:
+def test_on_real_text_all_three_agree(tmp_path: Path, count: int, rule: EntryRule) -> None:
     pytest.importorskip("duckdb", reason="words are counted by duckdb: pip install 'paceline[dict]'")
     source = DATA / "uk" / "ua-gec-target.txt"
     if not source.exists() or not REAL.exists():

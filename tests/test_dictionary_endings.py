@@ -17,7 +17,7 @@ from dictionary_tables import SAID, sealed, taken_apart
 from paceline.dictionary import file
 from paceline.dictionary.entries import HIGHEST, Entries, probability
 from paceline.dictionary.keys import LONGEST
-from paceline.dictionary.rules import Rule
+from paceline.dictionary.rules import EntryRule
 from paceline.targets.replay import open_vocabulary
 from paceline_make.dictionary.build import DictionarySettings, chosen
 from paceline_make.dictionary.corpus import Corpus
@@ -185,7 +185,7 @@ def test_an_ending_s_tokens_have_its_probability_together() -> None:
 
 
 def test_nothing_gives_nothing() -> None:
-    found = under(Rule.PAPER, statistics([]), [])
+    found = under(EntryRule.PAPER, statistics([]), [])
     assert len(chosen(found, count=5, min_probability=0.5, longest=8)) == 0
 
 
@@ -205,7 +205,7 @@ def test_on_real_text_entries_are_those_of_the_text(tokenizer: str) -> None:
     spellings = {word: tuple(vocabulary.encode_all([f"x {word}"])[0][1:]) for line in lines for word in line.split()}
     naive = Naive([[spellings[word] for word in line.split()] for line in lines])
     grams = spelled(count(Corpus.of_lines(lines), memory="500MB", threads=1).grams, vocabulary)
-    found = under(Rule.PAPER, statistics(grams), grams)
+    found = under(EntryRule.PAPER, statistics(grams), grams)
     for least in (0.2, 0.8):
         wanted = {key: best[0] for key in naive.seen if (best := naive.best(key))[0] and best[1] >= least - 1e-7}
         assert proposals(chosen(found, count=10**7, min_probability=least, longest=8)) == wanted
@@ -222,24 +222,24 @@ def kept(table: Entries, path: Path, **said: object) -> file.DictionaryHeader:
 @pytest.mark.parametrize("least", [0.2, 0.8])
 def test_a_file_holds_them_though_they_stray(least: float, tmp_path: Path) -> None:
     table = entries(language(3, 400), least)
-    header = kept(table, tmp_path / "a", rule=Rule.PAPER)
+    header = kept(table, tmp_path / "a", rule=EntryRule.PAPER)
     found, back = file.read(tmp_path / "a")
     assert proposals(back) == proposals(table)
     assert np.array_equal(back.first, table.first)
     assert np.array_equal(back.rest, table.rest)
-    assert found.rule is Rule.PAPER
+    assert found.rule is EntryRule.PAPER
     assert header.strays > 0, "an entry may go on in another way than the one that it leads to"
 
 
 def test_a_file_of_the_version_before_has_the_only_rule_there_was(tmp_path: Path) -> None:
     table = entries(language(3), 0.5)
-    kept(table, tmp_path / "new", rule=Rule.TOKEN)
+    kept(table, tmp_path / "new", rule=EntryRule.TOKEN)
     described, sections = taken_apart(tmp_path / "new")
     assert described.pop("rule") == "token"
     before = tmp_path / "before"
     before.write_bytes(sealed(described, sections, file.WITHOUT_RULE))
     header, back = file.read(before)
-    assert header.rule is Rule.TOKEN
+    assert header.rule is EntryRule.TOKEN
     assert proposals(back) == proposals(table)
     for version, more in ((file.WITHOUT_RULE, {"rule": "paper"}), (file.VERSION, {}), (file.VERSION, {"rule": "mine"})):
         before.write_bytes(sealed(described | more, sections, version))
@@ -250,8 +250,8 @@ def test_a_file_of_the_version_before_has_the_only_rule_there_was(tmp_path: Path
 def test_a_rule_is_a_view_of_the_same_keys() -> None:
     grams = grams_of(language(1))
     found = statistics(grams)
-    assert under(Rule.TOKEN, found, grams) is found
-    other: Statistics = under(Rule.PAPER, found, grams)
+    assert under(EntryRule.TOKEN, found, grams) is found
+    other: Statistics = under(EntryRule.PAPER, found, grams)
     assert np.array_equal(other.hashes, found.hashes)
     assert np.array_equal(other.counts, found.counts)
 
@@ -259,9 +259,9 @@ def test_a_rule_is_a_view_of_the_same_keys() -> None:
 # --- step by step -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("rule", EntryRule)
 @pytest.mark.parametrize(("least", "size", "longest", "cut"), [(0.2, 10**6, 8, 8), (0.5, 40, 8, 8), (0.5, 5, 3, 4)])
-def test_a_trace_ends_with_the_entry(rule: Rule, least: float, size: int, longest: int, cut: int) -> None:
+def test_a_trace_ends_with_the_entry(rule: EntryRule, least: float, size: int, longest: int, cut: int) -> None:
     sentences = language(2)
     grams = grams_of(sentences)
     found = under(rule, statistics(grams, longest), grams, cut)
@@ -285,7 +285,7 @@ def test_a_trace_ends_with_the_entry(rule: Rule, least: float, size: int, longes
             for choice in trace.choices:
                 assert sum(one.selected for one in choice.candidates) <= 1
                 assert all(one.verdict for one in choice.candidates)
-            if rule is Rule.PAPER:
+            if rule is EntryRule.PAPER:
                 (choice,) = trace.choices
                 assert {one.tokens: one.count for one in choice.candidates} == naive.endings[trace.prefix]
                 assert all(one.probability == one.count / trace.count for one in choice.candidates)

@@ -427,6 +427,32 @@ def test_a_long_file_and_a_long_function_are_seen() -> None:
     assert len(too_long(path, "x = 1\n" * (FILE_LINES + 1))) == 1
 
 
+def named_twice(sources: dict[str, str]) -> list[str]:
+    """Public classes of the same name in two rooms: a reader would take one for the other."""
+    homes: dict[str, set[str]] = {}
+    for path, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, set()).add(room_of(Path(path)))
+    return [f"{name} stands in {' and '.join(sorted(rooms))}" for name, rooms in homes.items() if len(rooms) > 1]
+
+
+SHARED_NAMES = frozenset({"Counts", "Stream"})
+
+
+def test_no_class_of_two_rooms_shares_its_name() -> None:
+    sources = {str(file.relative_to(SRC)): file.read_text(encoding="utf8") for file in source_files()}
+    assert [found for found in named_twice(sources) if found.split()[0] not in SHARED_NAMES] == []
+
+
+def test_a_shared_name_is_seen() -> None:
+    one, other = "class Rule: ...", "import x\nclass Rule(x.Y): ...\nclass _Own: ..."
+    assert named_twice({"a/verify.py": one, "a/dictionary/rules.py": other}) == [
+        "Rule stands in a.dictionary and a.verify"
+    ]
+    assert named_twice({"a/tree.py": "class _Own: ...", "a/law/b.py": other, "a/law/c.py": one}) == []
+
+
 # --- (f) the map in CONTRIBUTING.md is the tree -------------------------------------------------------------
 
 

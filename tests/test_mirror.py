@@ -40,7 +40,7 @@ from paceline.drafters.mirror import place as place_module
 from paceline.drafters.mirror import process as process_module
 from paceline.drafters.mirror.drafter import MirrorState
 from paceline.drafters.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said, Window
-from paceline.drafters.mirror.place import Place, spot, usable_cores
+from paceline.drafters.mirror.place import DraftPlace, spot, usable_cores
 from paceline.drafters.mirror.process import DraftProcess
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.rollout import Rollout
@@ -190,7 +190,7 @@ def test_a_word_that_was_interrupted_ends_the_process(lm: LanguageModel, monkeyp
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    process = DraftProcess(Place(DRAFT, "float32", None, *spot(None)))
+    process = DraftProcess(DraftPlace(DRAFT, "float32", None, *spot(None)))
     try:
         monkeypatch.setattr(process_module, "_say", interrupted)
         with pytest.raises(KeyboardInterrupt):

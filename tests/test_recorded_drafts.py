@@ -19,7 +19,7 @@ from paceline.law import Sampling, on_device
 from paceline.law.draws import INDEX, NUMBERS, Draws, numbers_of
 from paceline.law.warp import Warps
 from paceline.targets.base import Request
-from paceline.targets.chains import Chain, Drafted
+from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.fixed import links
 from paceline.targets.hf.fixed.capture import direct
 from paceline.targets.hf.fixed.links import Links
@@ -33,7 +33,7 @@ every_setting = pytest.mark.parametrize("setting", SETTINGS)
 
 
 class ByLevels(HFTarget):
-    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+    def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         return None
 
 

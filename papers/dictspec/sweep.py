@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from paceline_lab import (
     Corpus,
     Counts,
-    Rule,
+    EntryRule,
     Sources,
     count_ngrams,
     emulate,
@@ -63,7 +63,7 @@ class Settings:
     """Language -> the sources of its corpus."""
     parallel: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Language -> files of a text that says the same in many languages, for its fertility."""
-    rules: Sequence[str] = tuple(Rule)
+    rules: Sequence[str] = tuple(EntryRule)
     orders: Sequence[int] = ORDERS
     sizes: Sequence[int] = SIZES
     min_probabilities: Sequence[float] = MIN_PROBABILITIES
@@ -154,7 +154,7 @@ def measure(job: tuple[Path, Settings, Pair]) -> Pair:
         orders=settings.orders,
         sizes=settings.sizes,
         min_probabilities=settings.min_probabilities,
-        rules=list(map(Rule, settings.rules)),
+        rules=list(map(EntryRule, settings.rules)),
         budget=settings.budget,
     )
     rows = [json.dumps(about | one.as_dict(), ensure_ascii=False) for one in found]
@@ -272,7 +272,9 @@ def parser() -> argparse.ArgumentParser:
     text = "parallel texts for Figure 1's fertility (default: those of the data folder)"
     found.add_argument("--parallel", type=named_text, nargs="+", metavar="LANG=FILE", help=text)
     text = "rules of entries: token, paper (default: both)"
-    found.add_argument("--entries", nargs="+", choices=tuple(Rule), default=tuple(Rule), metavar="RULE", help=text)
+    found.add_argument(
+        "--entries", nargs="+", choices=tuple(EntryRule), default=tuple(EntryRule), metavar="RULE", help=text
+    )
     found.add_argument("--orders", type=int, nargs="+", default=ORDERS, metavar="N", help="words of an n-gram, at most")
     found.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N", help="entries")
     found.add_argument("--min-probs", type=float, nargs="+", default=MIN_PROBABILITIES, metavar="P")
@@ -298,7 +300,7 @@ def main() -> None:
         tokenizers=tokenizers(options.tokenizers, sources, TOKENIZERS),
         texts=(texts := _texts(options.texts, sources)),
         parallel=_parallel_texts(options.parallel, sources, texts),
-        rules=[rule for rule in Rule if rule in options.entries],
+        rules=[rule for rule in EntryRule if rule in options.entries],
         orders=sorted(set(options.orders)),
         sizes=sorted(set(options.sizes)),
         min_probabilities=sorted(set(options.min_probs)),

@@ -41,7 +41,7 @@ from typing import Annotated, Any
 
 from paceline.dictionary.entries import Entries
 from paceline.dictionary.packing import Length, Sizes, pack, unpack
-from paceline.dictionary.rules import Rule
+from paceline.dictionary.rules import EntryRule
 from paceline.errors import DamagedFile, InputError, MissingPackage
 from paceline.files import write_whole
 from paceline.files.reading import open_file, parse
@@ -79,7 +79,7 @@ class DictionaryHeader(Sizes):
     order: Length
     """Words of an n-gram at most."""
     min_probability: Annotated[float, Bounds(0, 1)]
-    rule: Rule = Rule.TOKEN
+    rule: EntryRule = EntryRule.TOKEN
     """What an entry proposes."""
     corpus: Mapping[str, Any] = field(default_factory=dict)
     """The corpus that it was built from: fingerprint, words, documents, bytes, n-grams."""

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Rule(StrEnum):
+class EntryRule(StrEnum):
     """What an entry proposes."""
 
     TOKEN = "token"

@@ -22,7 +22,7 @@ from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 if TYPE_CHECKING:
     import torch
 
-    from paceline.targets.chains import Chain, Drafted
+    from paceline.targets.chains import Chain, ChainDraft
     from paceline.targets.scores import Scores
 
 
@@ -333,7 +333,7 @@ class Target(ABC):
         """`submit`, and wait for the result."""
         return self.submit(requests).result()
 
-    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+    def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         """Draft a token after another behind several texts; None where the caller has to, level by level."""
         return None
 

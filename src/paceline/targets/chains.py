@@ -28,7 +28,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Drafted:
+class ChainDraft:
     """The tokens of a draft, and the logarithms of how likely each is to be chosen there."""
 
     tokens: list[int]

@@ -43,7 +43,7 @@ SAME_TEXT = ("the model's fingerprint", "the model's dtype", "temperature", "see
 """Where these facts are equal, an entry must write the same text."""
 
 
-class Call(StrEnum):
+class RatioName(StrEnum):
     """What a ratio is called."""
 
     FASTER = "faster"
@@ -53,7 +53,7 @@ class Call(StrEnum):
     """Of one prompt alone: neither a difference nor the lack of one can be found."""
 
 
-TOLD = (Call.FASTER, Call.SLOWER)
+TOLD = (RatioName.FASTER, RatioName.SLOWER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Finding:
     """Another entry, or the same one of the base run."""
     task: str | None
     ratio: Estimate
-    call: Call = Call.UNKNOWN
+    call: RatioName = RatioName.UNKNOWN
     prompts: int
     p: float
 
@@ -96,16 +96,16 @@ def fastest(summary: Summary, entries: Sequence[str]) -> str | None:
     """The one of these entries that is faster than each of the others beyond chance."""
     pairs = {(entry, other): summary.pairs(entry, other) for entry, other in permutations(entries, 2)}
     found = [Finding.of(*names, None, one.ratio, one.unit) for names, one in pairs.items() if len(one)]
-    beaten = Counter(one.entry for one in judged(found) if one.call is Call.FASTER)
+    beaten = Counter(one.entry for one in judged(found) if one.call is RatioName.FASTER)
     return next((entry for entry, count in beaten.items() if count == len(entries) - 1), None)
 
 
-def _call(ratio: Estimate, differs: bool) -> Call:
+def _call(ratio: Estimate, differs: bool) -> RatioName:
     if not ratio.bounded:
-        return Call.UNKNOWN
+        return RatioName.UNKNOWN
     if not (differs and ratio.excludes(1)):
-        return Call.SAME
-    return Call.FASTER if ratio.value > 1 else Call.SLOWER
+        return RatioName.SAME
+    return RatioName.FASTER if ratio.value > 1 else RatioName.SLOWER
 
 
 class Within:
@@ -133,11 +133,11 @@ class Within:
         }
         first = max(speed_ups, key=lambda entry: speed_ups[entry], default=None)
         against = [found for found in self.findings if found.task == task and first in (found.entry, found.other)]
-        if any(found.call is Call.UNKNOWN for found in against):
+        if any(found.call is RatioName.UNKNOWN for found in against):
             return []
         if too_few(self.summary, task) and not any(found.call in TOLD for found in against):
             return []
-        told = {one for found in against if found.call is Call.SAME for one in (found.entry, found.other)}
+        told = {one for found in against if found.call is RatioName.SAME for one in (found.entry, found.other)}
         return [entry for entry in speed_ups if entry == first or entry in told]
 
     def as_dict(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Between:
         if not self.decided:
             yield TOO_FEW
             return
-        close = [found for found in self.findings if found.call is Call.SAME and found.ratio.excludes(1)]
+        close = [found for found in self.findings if found.call is RatioName.SAME and found.ratio.excludes(1)]
         if close:
             yield (
                 f"{len(close)} of {len(self.findings)} intervals exclude 1 and are not called faster or "

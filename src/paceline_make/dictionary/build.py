@@ -13,7 +13,7 @@ from paceline.dictionary import file
 from paceline.dictionary.entries import Entries, ascending, different, level
 from paceline.dictionary.keys import LONGEST, NOWHERE
 from paceline.dictionary.packing import MOST
-from paceline.dictionary.rules import Rule
+from paceline.dictionary.rules import EntryRule
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 from paceline_make.dictionary.counting import Counts
@@ -32,7 +32,7 @@ class DictionarySettings:
     order: int = 3
     """The most words of an n-gram."""
     entries: int = 200_000
-    rule: Rule = Rule.TOKEN
+    rule: EntryRule = EntryRule.TOKEN
     min_probability: float = 0.8
     """The least probability of each proposed token after those before it, or of the whole proposal, by the rule."""
     longest_prefix: int = LONGEST

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.dictionary.keys import NOWHERE, rolling
-from paceline.dictionary.rules import Rule
+from paceline.dictionary.rules import EntryRule
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.tally import StepTally
@@ -43,7 +43,7 @@ Places = NDArray[np.int64]
 class Emulated:
     """A dictionary, and the steps that known texts take with it."""
 
-    rule: Rule
+    rule: EntryRule
     order: int
     size: int
     """Entries that were asked for."""
@@ -65,7 +65,7 @@ def emulate(
     orders: Sequence[int] = (1, 2, 3),
     sizes: Sequence[int],
     min_probabilities: Sequence[float],
-    rules: Sequence[Rule] = (Rule.TOKEN,),
+    rules: Sequence[EntryRule] = (EntryRule.TOKEN,),
     budget: int = BUDGET,
 ) -> Iterator[Emulated]:
     """The dictionary of every order, rule, size and least probability on documents that it was not counted on, with

@@ -26,20 +26,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.dictionary.keys import LONGEST, NOWHERE, POWERS, Hashes, Indices, Tokens
-from paceline.dictionary.rules import Rule
+from paceline.dictionary.rules import EntryRule
 from paceline_make.dictionary.statistics import Statistics, careful, starts
 
 if TYPE_CHECKING:
     from paceline_make.dictionary.running import SpelledNgrams
 
 
-def under(rule: Rule, found: Statistics, spelled: Sequence[SpelledNgrams], longest: int = LONGEST) -> Statistics:
+def under(rule: EntryRule, found: Statistics, spelled: Sequence[SpelledNgrams], longest: int = LONGEST) -> Statistics:
     """The statistics of some n-grams under a rule, with completions of up to ``longest`` tokens."""
-    return endings(found, spelled, longest) if rule is Rule.PAPER else found
+    return endings(found, spelled, longest) if rule is EntryRule.PAPER else found
 
 
 @dataclass(frozen=True)
-class Endings(Statistics):
+class EndingStatistics(Statistics):
     """Keys by falling count, each with its most probable ending."""
 
     share: NDArray[np.float32]
@@ -67,7 +67,7 @@ class Endings(Statistics):
         return tokens, np.where(tokens != NOWHERE, self.share[keys, None], np.float32(0.0))
 
 
-def endings(found: Statistics, spelled: Sequence[SpelledNgrams], longest: int = LONGEST) -> Endings:
+def endings(found: Statistics, spelled: Sequence[SpelledNgrams], longest: int = LONGEST) -> EndingStatistics:
     """The most probable ending behind each key of the n-grams' statistics, cut to ``longest`` tokens."""
     kinds = (np.uint64, np.uint64, np.int64, np.int32, np.int8, np.int8)
     parts: list[Sequence[NDArray[Any]]] = [[np.zeros(0, kind) for kind in kinds]]
@@ -88,7 +88,7 @@ def endings(found: Statistics, spelled: Sequence[SpelledNgrams], longest: int = 
         return column
 
     share = spread(counts) / np.maximum(found.counts, 1)
-    return Endings(
+    return EndingStatistics(
         **vars(found),
         share=np.minimum(share, 1.0).astype(np.float32),
         held_by=spread(rows),

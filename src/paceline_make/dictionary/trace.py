@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.dictionary.keys import NOWHERE, Indices, rolling
-from paceline_make.dictionary.endings import Endings
+from paceline_make.dictionary.endings import EndingStatistics
 from paceline_make.dictionary.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _choices(
     found: Statistics, spelled: Sequence[SpelledNgrams], settings: DictionarySettings, prefix: Ids
 ) -> Iterator[Choice]:
     """The choices of an entry, up to one that selects nothing."""
-    whole = isinstance(found, Endings)
+    whole = isinstance(found, EndingStatistics)
     longest = settings.longest_completion if whole else 1
     for _ in range(1 if whole else settings.longest_completion):
         (key,) = found.find(rolling(np.array(prefix), len(prefix))[-1:])

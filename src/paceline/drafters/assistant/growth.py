@@ -17,7 +17,7 @@ from paceline.drafters.assistant.state import DRAFT_FORWARDS, DRAFT_TOKENS, NO_R
 from paceline.drafters.noise import SharedNoise, foremost, hides_noise
 from paceline.law import Distribution
 from paceline.targets.base import Request
-from paceline.targets.chains import Chain, Drafted
+from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.scores import Scores
 from paceline.tree import ROOT, DraftTree, Floats, Ints
 
@@ -116,7 +116,7 @@ class Growth:
             return None
         return Chain(reading.rows, reading.unread.copy(), self._depth, draw, reading.vocab_size, reading.ends)
 
-    def follow(self, drafted: Drafted) -> None:
+    def follow(self, drafted: ChainDraft) -> None:
         """Be the draft that `chain` became."""
         reading, count = self._reading, len(drafted.tokens)
         reading.tally.add(DRAFT_FORWARDS, drafted.forwards)

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 
-from paceline.drafters.mirror.place import Place, usable_cores
+from paceline.drafters.mirror.place import DraftPlace, usable_cores
 from paceline.targets.lending import Tray
 
 
@@ -24,11 +24,11 @@ class Yielded:
     on a core that another process uses holds up all others."""
 
     def __init__(self) -> None:
-        self._tray: Tray[tuple[Place, Writer]] = Tray(self._ended)
-        self._busy: Counter[Place] = Counter()
+        self._tray: Tray[tuple[DraftPlace, Writer]] = Tray(self._ended)
+        self._busy: Counter[DraftPlace] = Counter()
         self._here = threading.local()
 
-    def begin(self, place: Place) -> Writer:
+    def begin(self, place: DraftPlace) -> Writer:
         import torch
 
         with self._tray.held():
@@ -40,12 +40,12 @@ class Yielded:
         self._share_out(writer)
         return writer
 
-    def end(self, place: Place, writer: Writer) -> None:
+    def end(self, place: DraftPlace, writer: Writer) -> None:
         """A text of ``writer`` has ended, maybe in another thread. Safe in a finalizer."""
         self._tray.give((place, writer))
         self._share_out(self._writer())
 
-    def _ended(self, ended: tuple[Place, Writer]) -> None:
+    def _ended(self, ended: tuple[DraftPlace, Writer]) -> None:
         place, writer = ended
         writer.texts -= 1
         self._busy -= Counter([place])

@@ -31,7 +31,7 @@ from paceline.drafters.assistant.state import DRAFT_FORWARDS, DRAFT_TOKENS
 from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.drafters.counters import Counter, Tally
 from paceline.drafters.mirror.messages import Ahead, Go, MessageKind, Said, Window
-from paceline.drafters.mirror.place import Place, spot
+from paceline.drafters.mirror.place import DraftPlace, spot
 from paceline.drafters.mirror.process import KEPT, DraftProcess, Lost
 from paceline.drafters.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.mirror.worker import facts_of
@@ -156,7 +156,7 @@ class Mirror(Drafter):
         self._rest = RecentMean(KEPT)
         self._lock = threading.Lock()
         self._begins, self._begun_again, self._why = False, 0, ""
-        self._place: Place | None = None
+        self._place: DraftPlace | None = None
         self._vocabulary: Vocabulary | None = None
 
     # the draft model's process
@@ -202,7 +202,7 @@ class Mirror(Drafter):
         said = f"the process of the draft model was lost ({lost}) and is begun again; drafts come once it is there"
         warnings.warn(f"mirror: {said}", DrafterWarning, stacklevel=2)
 
-    def _begin(self, place: Place) -> None:
+    def _begin(self, place: DraftPlace) -> None:
         try:
             begun = DraftProcess.at(place, stamp(place.model))
             if self._vocabulary is not None:
@@ -372,7 +372,7 @@ def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Out
     return sum(float(law.probability(token)) for token in there)
 
 
-def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...]) -> Place:
+def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...]) -> DraftPlace:
     """Where a draft model runs: on a core of its own, unless a device says otherwise."""
     if sys.platform == "win32":
         raise InputError("mirror's process inherits a pipe, which Windows does not do; use assistant")
@@ -382,4 +382,4 @@ def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...]) -> 
             "mirror's draft model is loaded by a process of its own; give its name or folder, not a loaded model"
         )
     quantize = target.dtype_name if target.exact else None
-    return Place(str(origin), None if quantize else target.dtype_name, quantize, device, cpus)
+    return DraftPlace(str(origin), None if quantize else target.dtype_name, quantize, device, cpus)

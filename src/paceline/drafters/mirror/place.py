@@ -36,7 +36,7 @@ SHOWN = 40
 
 
 @dataclass(frozen=True)
-class Place:
+class DraftPlace:
     """Which model drafts, and where."""
 
     model: str
@@ -115,7 +115,7 @@ class Begun:
             self.child.wait(ENDING)
 
 
-def begin(place: Place, read: Callable[[Connection], None]) -> Begun:
+def begin(place: DraftPlace, read: Callable[[Connection], None]) -> Begun:
     """Begin a process at this place. ``read`` is called with the connection to it, in a thread of its own."""
     ours, theirs = Pipe()
     _bound(ours)

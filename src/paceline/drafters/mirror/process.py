@@ -22,7 +22,7 @@ from typing import Any
 
 from paceline.drafters.mirror.cores import YIELDED, Writer
 from paceline.drafters.mirror.messages import MOST_ANSWERED, Forward, Mangled, Message, MessageKind, Said, Window
-from paceline.drafters.mirror.place import Place, begin
+from paceline.drafters.mirror.place import DraftPlace, begin
 from paceline.drafters.sharing import Shared
 from paceline.errors import InputError, told
 from paceline.recent import RecentMean
@@ -119,7 +119,7 @@ class DraftProcess:
     _running: Shared[DraftProcess] = Shared()
 
     @classmethod
-    def at(cls, place: Place, stamp: Any) -> DraftProcess:
+    def at(cls, place: DraftPlace, stamp: Any) -> DraftProcess:
         """The one of this place. One that was lost is begun again."""
         key = place, stamp
         found = cls._running.get(key, lambda: cls(place))
@@ -128,7 +128,7 @@ class DraftProcess:
             found = cls._running.get(key, lambda: cls(place))
         return found
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DraftPlace) -> None:
         self._inbox = inbox = _Inbox(heard=time.monotonic())
         self._place, begun = place, begin(place, partial(_read, inbox=inbox))
         self._link, self.pid = begun.link, begun.child.pid
@@ -147,7 +147,7 @@ class DraftProcess:
                 raise InputError(f"the process of draft model {place.model} did not start: {error}") from None
             raise
 
-    def _introduced(self, place: Place) -> dict[str, Any]:
+    def _introduced(self, place: DraftPlace) -> dict[str, Any]:
         """What it says of its model once that is loaded."""
         inbox = self._inbox
         with inbox.news:

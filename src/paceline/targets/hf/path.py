@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 
 from paceline.targets.base import NOTHING, Request, Want
-from paceline.targets.chains import Chain, Drafted
+from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.scores import Scores
 
 UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
@@ -176,6 +176,6 @@ class ForwardPath(ABC):
         """Note the requests' tokens in their rows, write their keys and values (`Segment.of_all` and
         `CacheRows.write`), and compute what is wanted. Called without gradients, one job at a time."""
 
-    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+    def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         """Draft a token after another behind several texts, or None (`Target.drafted`)."""
         return None

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Done, Pending, Reach, Request, Target
 from paceline.targets.cache import CacheRows, persistent_tensors
-from paceline.targets.chains import Chain, Drafted
+from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.forked import note_use
 from paceline.targets.hf.compiled import compiling_pays
 from paceline.targets.hf.generation import settings_of
@@ -240,7 +240,7 @@ class HFTarget(Target):
             job.check_heard()
             return found.split(job)
 
-    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+    def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         if self.mode is not Mode.PACKED or self.switch is not None or (self.limits.alone and len(chains) > 1):
             return None
         note_use()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline_lab.bench.compare import TOLD, TOO_FEW, Between, Call, Finding, across
+from paceline_lab.bench.compare import TOLD, TOO_FEW, Between, Finding, RatioName, across
 from paceline_lab.bench.report.blocks import Block, Group, Part, Section, Table, TableCell, Text, Warnings, by_method
 from paceline_lab.bench.report.charts import Interval, intervals
 from paceline_lab.bench.report.words import ALL, NOTHING, counted, interval, labelled, listed, short, times
@@ -41,7 +41,7 @@ def _headline(found: Sequence[Between]) -> str:
         said = " ".join(overall)
     elif any(one.call in TOLD for one in findings):
         said = "Overall no method became faster or slower, but in single tasks some did."
-    elif any(one.call is Call.SAME for one in findings):
+    elif any(one.call is RatioName.SAME for one in findings):
         said = "No method became faster or slower, as far as these runs can tell."
         if not any(between.decided for between in found):
             said = f"These are {TOO_FEW} whether a method became faster or slower."

@@ -75,14 +75,14 @@ def _add_counting(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Count, spell, keep the most frequent, write."""
     need("pyarrow", "building a dictionary", "dict")
-    from paceline.dictionary.rules import Rule
+    from paceline.dictionary.rules import EntryRule
     from paceline.targets.replay import open_vocabulary
     from paceline_make.dictionary.build import DictionarySettings, build
     from paceline_make.dictionary.corpus import open_corpus
 
     settings = DictionarySettings(
         order=options.order,
-        rule=Rule(options.entries),
+        rule=EntryRule(options.entries),
         entries=options.size,
         min_probability=options.min_prob,
         longest_prefix=options.max_prefix,

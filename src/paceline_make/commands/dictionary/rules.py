@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from paceline.cli.arguments import Parser
-from paceline.dictionary.rules import Rule
+from paceline.dictionary.rules import EntryRule
 
 PROPOSED = (
     "what an entry proposes: with 'token' one token after the other, while each is likely enough; with 'paper', as in "
@@ -14,7 +14,7 @@ PROPOSED = (
 
 
 def add_rule(parser: Parser, text: str, default: str | None) -> None:
-    parser.add_argument("--entries", choices=tuple(Rule), metavar="RULE", help=text, type=rule, default=default)
+    parser.add_argument("--entries", choices=tuple(EntryRule), metavar="RULE", help=text, type=rule, default=default)
 
 
 def rule(given: str) -> str:

@@ -109,7 +109,7 @@ def _beside(options: argparse.Namespace, entry: dict[str, Any]) -> str:
 
 def _settings(options: argparse.Namespace, dictionary: Dictionary | None) -> DictionarySettings:
     """Those of the dictionary that is named, or of the options."""
-    from paceline.dictionary.rules import Rule
+    from paceline.dictionary.rules import EntryRule
     from paceline_make.dictionary.build import DictionarySettings
 
     if dictionary is not None:
@@ -125,7 +125,7 @@ def _settings(options: argparse.Namespace, dictionary: Dictionary | None) -> Dic
     usual = DictionarySettings()
     return DictionarySettings(
         order=usual.order if options.order is None else options.order,
-        rule=usual.rule if options.entries is None else Rule(options.entries),
+        rule=usual.rule if options.entries is None else EntryRule(options.entries),
         entries=usual.entries if options.size is None else options.size,
         min_probability=usual.min_probability if options.min_prob is None else options.min_prob,
     )

@@ -16,7 +16,7 @@ import torch
 from paceline.law import log_normalizer
 from paceline.law.draws import INDEX, NUMBERS, Draws, cuts, numbers_of
 from paceline.targets.base import Request
-from paceline.targets.chains import Chain, Drafted
+from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.fixed.capture import Leave, pass_by
 from paceline.targets.hf.fixed.shapes import ForwardShape, slots_of
 from paceline.targets.hf.fixed.step import Result, Step
@@ -132,7 +132,7 @@ class Links:
         for _ in range(depth - 1):
             following(pass_by)
 
-    def read(self, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted]:
+    def read(self, chains: Sequence[Chain], job: ForwardJob) -> list[ChainDraft]:
         """What was drafted; each draft ends behind the first token that nothing follows."""
         depth = max(chain.depth for chain in chains)
         levels = self.levels(job, depth)
@@ -153,11 +153,11 @@ def alike(one: Floats, other: Floats) -> bool:
     return bool((gaps * before <= NEAR).all())
 
 
-def _cut(chain: Chain, drafted: Floats, forwards: int) -> Drafted:
+def _cut(chain: Chain, drafted: Floats, forwards: int) -> ChainDraft:
     """The draft up to the first token that nothing follows, or to a row of no numbers."""
     tokens = drafted[TOKENS, : chain.depth].astype(np.int64).tolist()
     scores = drafted[CHANCES, : chain.depth].tolist()
     count = 0
     while count < len(tokens) and scores[count] > -np.inf and (count == 0 or tokens[count - 1] not in chain.ends):
         count += 1
-    return Drafted(tokens[:count], scores[:count], forwards)
+    return ChainDraft(tokens[:count], scores[:count], forwards)

@@ -15,7 +15,7 @@ from paceline.law import kernel_rows
 from paceline.once import once
 from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows
-from paceline.targets.chains import Chain, Drafted
+from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.fixed.capture import CapturesGraphs, Leave, Recorder, Uncapturable, direct, rehearse
 from paceline.targets.hf.fixed.links import DEPTH, LEAST, Links, LinkShape, alike, job_of
 from paceline.targets.hf.fixed.recordings import Recordings
@@ -157,7 +157,7 @@ class FixedPath(ForwardPath):
             self.step_down(f"{why} (this is not meant to happen, please report it)")
         return None
 
-    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+    def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         depth = max((chain.depth for chain in chains), default=0)
         if not 0 < depth <= DEPTH or not self.takes(job := job_of(chains)):
             return None
@@ -186,7 +186,7 @@ class FixedPath(ForwardPath):
             return function(*given)
         return self.wholes.played(key, function, given)
 
-    def _follow(self, chain: Chain, draft: Drafted) -> None:
+    def _follow(self, chain: Chain, draft: ChainDraft) -> None:
         """The unread tokens are read, and all tokens of the draft but the last."""
         rows = slotted(chain.rows)
         rows.mark_written()
@@ -194,7 +194,7 @@ class FixedPath(ForwardPath):
         rows.note(np.array(draft.tokens[:-1], np.int64))
         rows.mark_written()
 
-    def _linked(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted] | None:
+    def _linked(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[ChainDraft] | None:
         """By the recordings of this shape, which are made if there are none; None if the model must not be recorded as
         it is."""
         if self._hindered():
@@ -206,7 +206,7 @@ class FixedPath(ForwardPath):
         links.play(plays, max(chain.depth for chain in chains))
         return links.read(chains, job)
 
-    def _recorded_links(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[Drafted]:
+    def _recorded_links(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[ChainDraft]:
         """Call, record, play; a draft that differs from the one that was called is never played again."""
         least = max(LEAST, *(chain.depth for chain in chains))  # links of both kinds are tried
         with once():

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from paceline.targets.base import Request
-from paceline.targets.chains import Chain, Drafted
+from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.chains import chained
 from paceline.targets.hf.fused.placed import PlacedWeights, Workspace, rows_of, texts_of
@@ -80,7 +80,7 @@ class ChainJob:
         job[at.ANGLES], job[at.LOGITS] = self._angles.data_ptr(), self._logits.data_ptr()
         return job
 
-    def run(self) -> list[Drafted]:
+    def run(self) -> list[ChainDraft]:
         """Draft. Rows of the unread tokens are committed then, and those of the draft are tentative."""
         TEAM.run(self._job)
         found = []
@@ -90,11 +90,11 @@ class ChainJob:
             chain.rows.keep(range(len(chain.tokens)))
             chain.rows.note(tokens[:-1])
             forwards = int(self._draws[number, at.READ])
-            found.append(Drafted(tokens.tolist(), self._chances[number, :length].tolist(), forwards))
+            found.append(ChainDraft(tokens.tolist(), self._chances[number, :length].tolist(), forwards))
         texts_of(self._held(found), self._weights)
         return found
 
-    def _held(self, found: Sequence[Drafted]) -> list[Request]:
+    def _held(self, found: Sequence[ChainDraft]) -> list[Request]:
         """Requests for the tentative rows, which are written already."""
         lengths = [max(0, len(one.tokens) - 1) for one in found]
         pairs = zip(self._chains, lengths, strict=True)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.targets.base import Request
-from paceline.targets.chains import Chain, Drafted
+from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.attention import Segment
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.placed import PlacedWeights, Unplaceable, Workspace, rows_of, texts_of
@@ -91,7 +91,7 @@ class Fused(Lean):
             logits = self._unembedded(select(outputs.logit_rows, shown[None])[0].contiguous().numpy())
         return Found(logits if outputs.logits else None, taps)
 
-    def drafted(self, chains: Sequence[Chain]) -> list[Drafted] | None:
+    def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         unread = [Request(chain.rows, chain.tokens, np.arange(-1, len(chain.tokens) - 1)) for chain in chains]
         embedding = self._weights.embedding
         if embedding is None or len(embedding) < self._weights.vocabulary or not _drafts():
