@@ -40,6 +40,7 @@ from papers.unispec.common import at, sized
 from papers.unispec.tables import RIVALS as PUBLISHED
 from papers.unispec.tables import beside, by, conditions, of_run, shared
 from runs import made_run
+from thinning import thinned
 
 QUICK: dict[str, Any] = {
     "tasks": ("continuation",),
@@ -119,7 +120,7 @@ SCRIPTS: dict[str, Callable[[Path, Slow], Report]] = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", thinned(SCRIPTS))
 def test_every_script_reads_its_runs(name: str, tmp_path: Path) -> None:
     found = SCRIPTS[name](tmp_path, {})
     ((head, rows),) = found.tables
