@@ -153,7 +153,7 @@ def test_processors_are_asked_by_the_target_alone() -> None:
 
 # --- the rejection rule ------------------------------------------------------------------------------------
 
-TEXTS = 2500
+TEXTS = 1000
 
 
 def frequencies(drafter: Assistant, table: Table, length: int = 3) -> tuple[Counter[tuple[int, ...]], int]:

@@ -288,8 +288,9 @@ def test_each_mistake_is_caught(mistake: Callable[[pytest.MonkeyPatch], None], m
     assert smallest_check(subject).bugs > 0
 
 
+@pytest.mark.slow
 def test_a_bias_of_acceptance_shows_in_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In no single text, but in those of all settings together."""
+    """In no single text, but in those of all settings together. By default `test_statistics` sees the same mistake."""
     accepts_with_p(monkeypatch)
     methods, rules = (SAMPLED,), (Rule.REJECTION,)
     with only_in(*(name for name, sampling in samplings(97, 0).items() if not sampling.greedy)):

@@ -31,6 +31,7 @@ from paceline.targets.hf.integers.target import quantized as in_integers
 from paceline.targets.hf.lean import Lean
 from paceline.tree import DraftTree
 from scoring import filled, load_quietly, mixed_requests, tokens
+from thinning import crossed
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 """With windows, biases and norms of heads."""
@@ -83,9 +84,7 @@ def scored(target: IntegerTarget, path: Lean, want: Want = NOTHING) -> list[Tens
     return found
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3], indirect=True)
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("name", "threads", "bits"), crossed(FAMILIES, [1, 2, 3], [8, 4]), indirect=["threads"])
 def test_it_finds_the_bits_of_torchs_operations(bits: int, name: str, threads: int) -> None:
     target = target_of(name, bits)
     for ours, theirs in zip(scored(target, fused_of(target)), scored(target, lean_of(target)), strict=True):

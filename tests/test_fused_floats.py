@@ -89,9 +89,11 @@ def scored(target: HFTarget, path: Lean, want: Want = NOTHING) -> list[Tensor]:
     return found
 
 
-@DTYPES
-@pytest.mark.parametrize("threads", [1, 3], indirect=True)
-@pytest.mark.parametrize("name", [*FAMILIES, OF_24])
+@pytest.mark.parametrize(
+    ("name", "threads", "dtype"),
+    crossed([*FAMILIES, OF_24], [1, 3], [torch.float32, torch.bfloat16]),
+    indirect=["threads"],
+)
 @pytest.mark.parametrize(
     "want", [NOTHING, Want(hidden=frozenset({0, 1, 2}), early_exit=1)], ids=["logits", "hidden states"]
 )

@@ -15,6 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from thinning import crossed
+
 pytest.importorskip("triton")
 
 from drafting import context_of
@@ -118,10 +120,10 @@ def test_attention_behind_texts_of_all_lengths(length: int, window: int | None) 
     assert near(*Slots([length], [7], 1, 32, 32).both(2, options, torch.float32))
 
 
-@pytest.mark.parametrize(("held", "processors"), [(0, 1), (3, 30)])
-@pytest.mark.parametrize("kind", ["plain", "window", "softcap", "sinks", "all"])
-def test_attention_of_ragged_texts(kind: str, held: int, processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "parts"), crossed(["plain", "window", "softcap", "sinks", "all"], [(0, 1), (3, 30)]))
+def test_attention_of_ragged_texts(kind: str, parts: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """In one part and in several, of which some have nothing to read."""
+    held, processors = parts
     monkeypatch.setattr(running, "processors", lambda device: processors)
     sinks = torch.randn(4, generator=torch.Generator().manual_seed(3)).to(DEVICE)
     options = AttentionOptions(
@@ -400,7 +402,9 @@ KERNELS = {
 }
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles_for_a_gpu() -> None:
+    """What a kernel finds is tested above, by default in the interpreter."""
     lines = [line.split() for line in compiled(90, types="bfloat16")]
     assert {kernel for _, kernel, *_ in lines} == KERNELS
     assert max(int(spilled) for *_, spilled in lines) <= SPILLED

@@ -118,14 +118,17 @@ def foreign_process(lm: LanguageModel) -> Iterator[None]:
 
 
 def test_a_draft_model_of_another_tokenizer_drafts_as_its_serial_twin(lm: LanguageModel, foreign_process: None) -> None:
-    for translate in ("", ",translate=context"):
-        for how in ({"temperature": 0.0}, {"temperature": 0.8}, {"rule": "rejection"}):
-            twin = written(lm, f"assistant:length=7{translate}", 24, draft=FOREIGN, **how)
-            for method in ("mirror:branches=full", "mirror:gamma=7"):
-                ours = written(lm, method + translate, 24, draft=FOREIGN, **how)
-                assert ours.tokens == twin.tokens
-                assert [(r.drafted, r.accepted) for r in ours.rounds] == [(r.drafted, r.accepted) for r in twin.rounds]
-            assert twin.totals.drafted > 50
+    for translate, how in (
+        ("", {"temperature": 0.0}),
+        (",translate=context", {"temperature": 0.8}),
+        ("", {"rule": "rejection"}),
+    ):
+        twin = written(lm, f"assistant:length=7{translate}", 24, draft=FOREIGN, **how)
+        for method in ("mirror:branches=full", "mirror:gamma=7"):
+            ours = written(lm, method + translate, 24, draft=FOREIGN, **how)
+            assert ours.tokens == twin.tokens
+            assert [(r.drafted, r.accepted) for r in ours.rounds] == [(r.drafted, r.accepted) for r in twin.rounds]
+        assert twin.totals.drafted > 50
 
 
 def test_translated_drafts_are_there_when_a_slow_target_has_decided(lm: LanguageModel, foreign_process: None) -> None:
