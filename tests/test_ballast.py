@@ -225,7 +225,9 @@ def test_new_ids_are_impossible_and_change_nothing(small: Bundle, tokens: torch.
     assert torch.finfo(torch.float16).min < IMPOSSIBLE
 
 
+@pytest.mark.slow
 def test_a_padded_vocabulary_writes_the_same_text() -> None:
+    """By default the test above says so of the rows."""
     plain, padded = (paceline.load(name, dtype="float32") for name in (SMALL, f"{SMALL}/9k"))
     assert (padded.target.vocab_size, padded.target.eos) == (9000, plain.target.eos)
     assert padded.vocabulary is not None
@@ -383,7 +385,7 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", thinned([flip, cut, lambda file: file.write_bytes(b"")], every=2))
+@pytest.mark.parametrize("harm", thinned([flip, cut, lambda file: file.write_bytes(b"")]))
 def test_damaged_ballast_is_built_again(cache: Path, harm: Callable[[Path], None]) -> None:
     whole = open_model(SMALL)[0].fingerprint()
     (file,) = cache.iterdir()

@@ -348,8 +348,9 @@ def test_without_it_the_text_is_the_same_and_a_note_says_so(before: str, said: s
     assert tokens_ == str(text.tokens)
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_kept_it_is_compiled_each_time(tmp_path: Path) -> None:
-    """No folder for compiled code can be written."""
+    """No folder for compiled code can be written. Which takes long."""
     before = "from numba.core import caching; caching.CacheImpl._locator_classes = []"
     script = WRITE.format(before=before).replace("24", "2")
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)

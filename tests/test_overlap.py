@@ -140,9 +140,11 @@ def test_the_script_of_fallbacks_shows_its_table(
     assert "more proxies, fewer fallbacks: in the paper always; here at every task and exit, as in the paper" in said
 
 
+@pytest.mark.slow
 def test_the_script_of_the_law_shows_its_tables(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What its cells hold is tested above."""
     from papers.mirror import law
 
     arguments = ["law", "--waiting", "20", "--dtype", "float32", "--draft", "pocket-draft", "--gamma", "2"]

@@ -140,7 +140,9 @@ def test_a_folder_of_something_else_is_left_alone(place: Path, tmp_path: Path) -
 # --- in processes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_workers_find_what_one_finds(place: Path, swept: Any) -> None:
+    """By default workers run in the test below, and one process in those above."""
     sweep.sweep(place / "crew", settings(place, texts={"uk": [str(place / "uk.txt")]}), 2, QUIET)
     assert read(place / "crew").equals(swept[swept.language == "uk"].reset_index(drop=True))
     assert not multiprocessing.active_children()

@@ -381,7 +381,7 @@ def test_tasks_runs_and_says_what_is_not_here(run: Any, heads: Path, tmp_path: P
             ("arrivals", ["--qps", "100", "200", "--width", "2"]),
             ("shape", ["--width", "1", "2", "--length", "1", "2"]),
         ],
-        every=2,
+        every=4,
     ),
 )
 def test_a_script_runs(name: str, given: list[str], run: Any, heads: Path, tmp_path: Path) -> None:

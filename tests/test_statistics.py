@@ -26,7 +26,7 @@ from thinning import crossed
 
 PROMPT = (11, 3, 58, 3, 40, 11)
 KEPT, LENGTH = 5, 3
-SEEDS = 2000
+SEEDS = 1000
 HONEST, BIASED = 1e-4, 1e-6
 
 Tokens = tuple[int, ...]
