@@ -23,6 +23,7 @@ from paceline.planning.knowledge import LEARNING, PROBING, SELDOM
 from paceline.planning.timing import Timing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
 from planned import VOCABULARY, Seconds, Source, World, chain, fan
+from thinning import crossed
 
 CURVES: dict[str, Seconds] = {
     "rising": lambda rows: 0.030 + 0.0012 * (rows - 1),
@@ -77,8 +78,7 @@ def test_who_is_always_wrong_and_claims_certainty_costs_hardly_anything(
         assert world.speed > least * batch / seconds(batch)
 
 
-@pytest.mark.parametrize("curve", CURVES)
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(("curve", "source"), crossed(CURVES, SOURCES))
 def test_it_is_about_as_fast_as_the_best_fixed_size(curve: str, source: str) -> None:
     """The best of many sizes in hindsight, that is, over the same number of rounds; the planner has to find out first
     what forwards take and whom to believe. One text's luck says little, so there are three."""

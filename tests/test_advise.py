@@ -30,6 +30,7 @@ from paceline_lab.machine import advise
 from paceline_lab.machine.advise import AUTO, PLAIN, WITH_DRAFTS, Advice, Advisor, Contender, Raced
 from paceline_lab.machine.calibrate.seconds import RoundSeconds
 from paceline_lab.machine.calibrate.texts import Course, Trail, Walk
+from thinning import thinned
 
 FORWARD = 8.0
 """Seconds of a forward of the target with one row; next to them, looking at the clock takes no time."""
@@ -188,16 +189,20 @@ def test_a_foreign_tokenizer_has_ways_of_its_own() -> None:
         assert made._foreign(DraftModel(made.target, theirs)) is foreign
 
 
-def test_every_way_of_the_table_is_one_that_there_is() -> None:
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    thinned([("pocket-draft", advise.OWN_TOKENIZER), ("pocket-foreign", advise.FOREIGN_TOKENIZER)]),
+    ids=["own tokenizer", "foreign tokenizer"],
+)
+def test_every_way_of_the_table_is_one_that_there_is(name: str, ways: Sequence[str]) -> None:
     lm = paceline.load("pocket", probe=False)
-    for name, ways in (("pocket-draft", advise.OWN_TOKENIZER), ("pocket-foreign", advise.FOREIGN_TOKENIZER)):
-        draft = DraftModel.load(name, lm.target)
-        made = Advisor(target=lm.target, draft=draft, prompts=prompts(), vocabulary=lm.vocabulary)
-        assert made._foreign(draft) is (ways is advise.FOREIGN_TOKENIZER)
-        for spec in ways:
-            method = made._method(spec, draft)
-            assert (method.spec, method.draft) == (spec, draft.target.fingerprint())
-            method.drafter.dispose()
+    draft = DraftModel.load(name, lm.target)
+    made = Advisor(target=lm.target, draft=draft, prompts=prompts(), vocabulary=lm.vocabulary)
+    assert made._foreign(draft) is (ways is advise.FOREIGN_TOKENIZER)
+    for spec in ways:
+        method = made._method(spec, draft)
+        assert (method.spec, method.draft) == (spec, draft.target.fingerprint())
+        method.drafter.dispose()
 
 
 def test_too_little_to_measure_is_told() -> None:

@@ -19,6 +19,7 @@ from paceline.engine.batch import AT_ONCE
 from paceline.errors import CallbackError, InputError
 from test_cancelling import SECONDS, Gated
 from test_text_batch import EACH, PROMPTS, speaking
+from thinning import crossed
 
 Stream: TypeAlias = AsyncGenerator[Piece, None]
 
@@ -426,8 +427,7 @@ def test_an_interrupt_in_a_reader_leaves_nothing_broken() -> None:
     assert len(asyncio.run(tokens_of(lm.astream(PROMPT, max_new_tokens=5)))) == 5
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("pieces", [1, AHEAD])
+@pytest.mark.parametrize(("known", "pieces"), crossed([True, False], [1, AHEAD]))
 def test_a_loop_that_is_closed_under_a_stream_leaves_nothing(pieces: int, known: bool) -> None:
     """Without the end that `asyncio.run` gives its streams, whether or not the loop knew of this one."""
     lm, loop = LanguageModel(tabled()), asyncio.new_event_loop()

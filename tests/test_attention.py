@@ -14,6 +14,7 @@ from paceline.targets.hf import attention
 from paceline.targets.hf.attention import FOLD, AttentionOptions, MaskScratch, Segment, View, fused, streamed
 from paceline.tree import DraftTree
 from scoring import random_tree, tokens
+from thinning import crossed
 
 COMMITTED = 21
 
@@ -129,8 +130,7 @@ TYPES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 0.03}
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
-@pytest.mark.parametrize("draft", [0, 3, 11, 30])
+@pytest.mark.parametrize(("draft", "kv_heads"), crossed([0, 3, 11, 30], [1, 2, 3, 6]))
 def test_attention_is_its_definition(
     draft: int, kv_heads: int, kind: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

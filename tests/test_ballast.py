@@ -31,6 +31,7 @@ from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle, read_
 from paceline.targets.pocket.names import NAMES
 from paceline.targets.pocket.shape import CLOSE_ENOUGH, ModelShape, choose_shape, read_ballast
 from paceline_lab.check.adversaries import OracleDrafter
+from thinning import thinned
 
 CPU = torch.device("cpu")
 GAP = 1e-4
@@ -224,7 +225,9 @@ def test_new_ids_are_impossible_and_change_nothing(small: Bundle, tokens: torch.
     assert torch.finfo(torch.float16).min < IMPOSSIBLE
 
 
+@pytest.mark.slow
 def test_a_padded_vocabulary_writes_the_same_text() -> None:
+    """By default the test above says so of the rows."""
     plain, padded = (paceline.load(name, dtype="float32") for name in (SMALL, f"{SMALL}/9k"))
     assert (padded.target.vocab_size, padded.target.eos) == (9000, plain.target.eos)
     assert padded.vocabulary is not None
@@ -234,10 +237,10 @@ def test_a_padded_vocabulary_writes_the_same_text() -> None:
         assert padded.generate(TEXT[0], **how).tokens == plain.generate(TEXT[0], **how).tokens
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("temperature", thinned([0.0, 0.9]))
 def test_ballast_writes_the_same_text(temperature: float) -> None:
-    small, large = both_texts("pocket-draft", SMALL, temperature, 300)
-    assert len(small) == 300
+    small, large = both_texts("pocket-draft", SMALL, temperature, 100)
+    assert len(small) == 100
     assert large == small
 
 
@@ -382,7 +385,7 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [cut, flip, lambda file: file.write_bytes(b"")])
+@pytest.mark.parametrize("harm", thinned([flip, cut, lambda file: file.write_bytes(b"")]))
 def test_damaged_ballast_is_built_again(cache: Path, harm: Callable[[Path], None]) -> None:
     whole = open_model(SMALL)[0].fingerprint()
     (file,) = cache.iterdir()

@@ -24,6 +24,7 @@ from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
 from scoring import target_of
+from thinning import crossed, thinned
 
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 
@@ -31,8 +32,7 @@ EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 # --- the same sequences -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@EVERY_METHOD
+@pytest.mark.parametrize(("method", "shared"), crossed(METHODS, [False, True]))
 def test_sequences_are_those_of_the_serial_driver(method: str, shared: bool) -> None:
     """Tokens, reasons, log-probabilities, sources and rounds; joining late, waiting for seats, leaving early."""
     target = TableTarget(habitual(), SIZE)
@@ -70,7 +70,7 @@ def test_sequences_are_those_of_the_serial_driver(method: str, shared: bool) -> 
         assert ended
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "falcon", "bloom"])
+@pytest.mark.parametrize("name", thinned(["gemma2", "gpt_oss", "falcon", "bloom"], every=2))
 def test_so_it_is_with_models_of_every_attention(name: str) -> None:
     """With windows, with sinks and experts, through masks, and chains only; beginnings are copied on the way."""
     target, drafter = target_of(name), Union([make_drafter("lookup"), Erratic(VOCAB, 3)])
@@ -143,7 +143,7 @@ def schedule(seed: int, flows: list[Any]) -> list[Any]:
     return [weakref.ref(thing) for thing in [batch, *drafters, *sessions]]
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("first", thinned(range(0, 200, 20), every=5))
 def test_no_schedule_of_joins_cancels_and_stops_leaves_anything(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     held, flow = list[Any](), Session.flow
 

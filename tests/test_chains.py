@@ -24,6 +24,7 @@ from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree
 from scoring import load_quietly, tokens
+from thinning import crossed
 
 if kernels.without_numba() is not None:
     pytest.skip(f"nothing is compiled here: {kernels.without_numba()}", allow_module_level=True)
@@ -77,8 +78,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(had)
 
 
-@every_setting
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("setting", "dtype"), crossed(SETTINGS, [torch.float32, torch.bfloat16]))
 @pytest.mark.usefixtures("threads")
 def test_a_chain_is_the_draft_that_grows_by_levels(setting: str, dtype: torch.dtype) -> None:
     """Also of several texts, of other lengths, depths and unread tokens."""

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -438,8 +439,13 @@ def test_settings_of_the_model_and_a_new_seed_are_named(instructed: str, capsys:
     assert json.loads(say([*short, "--json", "--temperature", "0"], capsys)[1])["from_model"] == {"banned": [[3], [4]]}
 
 
-def test_a_text_that_is_cut_without_a_limit_asked_for_says_so(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["generate", "Hello", "--model", model, "--ignore-eos"]
+def test_a_text_that_is_cut_without_a_limit_asked_for_says_so(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = shutil.copytree(model, tmp_path / "short")
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 300}))
+    common = ["generate", "Hello", "--model", str(short), "--ignore-eos"]
     assert say(common, capsys)[2].endswith("; cut at 128 tokens, -n N allows more\n")
     assert "cut at" not in say([*common, "-n", "128"], capsys)[2]
     for flags in (["-n", "-1"], ["--chat"]):

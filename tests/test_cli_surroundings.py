@@ -22,6 +22,7 @@ from paceline.cli.options import utf8
 from paceline.cli.output import print_json, progress, show
 from paceline.files import check_output, write_whole
 from test_cli import say
+from thinning import thinned
 
 SHORT = ["--max-new-tokens", "6", "--ignore-eos"]
 
@@ -90,18 +91,23 @@ def outside(arguments: str, **environment: str) -> subprocess.CompletedProcess[b
     )
 
 
-def test_closed_streams_are_told_or_are_empty(model: str) -> None:
-    closed = {
-        f"generate hi --model {model} >&-": (2, b"standard output is closed"),
-        f"generate - --model {model} <&-": (2, b"the prompt is empty"),
-        f"chat --model {model} <&-": (0, b""),
-        f"generate hi --model {model} --max-new-tokens 1 2>&-": (0, b""),
-    }
-    for command, (code, said) in closed.items():
-        done = outside(command)
-        assert done.returncode == code, command
-        assert said in done.stderr
-        assert b"Traceback" not in done.stderr + done.stdout
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    thinned(
+        [
+            ("generate hi --model {} >&-", 2, b"standard output is closed"),
+            ("generate hi --model {} --max-new-tokens 1 2>&-", 0, b""),
+            ("generate - --model {} <&-", 2, b"the prompt is empty"),
+            ("chat --model {} <&-", 0, b""),
+        ],
+        every=2,
+    ),
+)
+def test_closed_streams_are_told_or_are_empty(command: str, code: int, said: bytes, model: str) -> None:
+    done = outside(command.format(model))
+    assert done.returncode == code
+    assert said in done.stderr
+    assert b"Traceback" not in done.stderr + done.stdout
 
 
 class Terminal(io.StringIO):

@@ -21,7 +21,7 @@ from test_cli import say
 
 QUICK: dict[str, Any] = {"tasks": ("qa",), "languages": ("en",), "prompts": 8, "degenerate": False, "stall": False}
 PLANTED = 1.1
-REPETITIONS = 40
+REPETITIONS = 20
 
 
 def finding(found: Between | Within, entry: str, other: str | None = None, task: str | None = None) -> Finding:

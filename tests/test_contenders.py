@@ -21,6 +21,7 @@ from paceline.law.shortlist import on_host
 from paceline.law.warp import Warps
 from paceline.targets.hf.target import HFTarget
 from scoring import load_quietly, tokens
+from thinning import crossed
 
 SIZE = 5003
 """No multiple of a block."""
@@ -104,8 +105,7 @@ def check(found: list[Distribution | None], rows: torch.Tensor, sampling: Sampli
 
 
 @EACH
-@pytest.mark.parametrize("cut", CUTS, ids=str)
-@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize(("kind", "cut"), crossed(ROWS, CUTS), ids=str)
 def test_the_winner_is_the_one_of_the_whole_row(kind: str, cut: dict[str, Any], drawn: str) -> None:
     rows = rows_of(kind)
     for temperature in TEMPERATURES:

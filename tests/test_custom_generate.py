@@ -47,6 +47,7 @@ from paceline.targets.cache import CacheRows
 from paceline.targets.hf.own import CACHE_NAMES, cache_name
 from paceline.targets.pocket.bundle import read_tokenizer
 from paceline.tree import DraftTree
+from thinning import crossed
 
 PADDINGS = (5, 0, 1)
 LENGTH = 12
@@ -169,8 +170,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("inputs", [one, batch], ids=["one", "batch"])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("name", "inputs"), crossed(SETTINGS, [one, batch]))
 def test_settings_act_as_in_transformers(name: str, inputs: Callable[[], dict[str, torch.Tensor]]) -> None:
     ends = ends_at_different_places(llama(), batch())
     text = equal_to_theirs(llama(), inputs(), eos_token_id=ends, pad_token_id=0, **SETTINGS[name])

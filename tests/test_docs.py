@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import parser
+from thinning import thinned
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -88,7 +89,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
 
 
-@pytest.mark.parametrize("page", [page for page in TODAY if any(blocks(page, "python"))], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", thinned(page for page in TODAY if any(blocks(page, "python"))), ids=lambda page: page.name
+)
 def test_every_python_block_runs(page: Path, tmp_path: Path) -> None:
     """One after the other in one process, as they would be pasted."""
     bodies = [body for body in blocks(page, "python") if not any(mark in body for mark in (*YOURS, NEEDS_A_RUN))]

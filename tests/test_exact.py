@@ -54,6 +54,7 @@ from paceline.law import Distribution, Sampling
 from paceline.targets.base import Reach
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Rule
+from thinning import crossed
 
 LN2 = math.log(2)
 RULES = pytest.mark.parametrize("rule", list(Rule))
@@ -122,8 +123,7 @@ def test_a_text_ends_inside_a_sampled_draft_where_it_should(ending: str) -> None
     assert law_of(world, Rule.REJECTION, sampled(narrow, (2, 1))) == world.plain()
 
 
-@RULES
-@pytest.mark.parametrize("nodes", range(6))
+@pytest.mark.parametrize(("nodes", "rule"), crossed(range(6), Rule))
 def test_a_draft_over_budget_is_cut_without_a_trace(rule: Rule, nodes: int) -> None:
     world = World()
     assert law_of(world, rule, SHAPES["bushier"], nodes=nodes) == world.plain()

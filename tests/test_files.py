@@ -33,6 +33,7 @@ from paceline.files.writing import HOST, UNUSED
 from paceline.planning.stored import load, update
 from test_cli import say
 from test_profile import profile
+from thinning import thinned
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = "".join(f"One line of words {n}.\nAnd another line {n} of many words.\n" for n in range(40))
@@ -374,7 +375,7 @@ other.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system with fork")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", thinned([2, 1]))
 def test_a_fork_writes_or_says_why_it_cannot(threads: int) -> None:
     """Before any use it writes what its parent does; after it only where there are no threads to lose."""
     with started("-c", FORKED, str(threads), OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive") as process:

@@ -81,6 +81,7 @@ from scoring import (
     tokens,
 )
 from tape import taped
+from thinning import crossed
 
 PADDING_CHECKED = "gpt2"
 """Looks for padding in its tokens, which a recording cannot; goes its own way."""
@@ -501,8 +502,7 @@ METHODS: dict[str, Callable[[], Drafter]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_oss", PADDING_CHECKED])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("name", "method"), crossed(["llama", "gemma3", "gpt_oss", PADDING_CHECKED], METHODS))
 @pytest.mark.filterwarnings("ignore:fixed shapes are not used")
 def test_texts_are_the_models_own(name: str, method: str) -> None:
     target = shared(name)

@@ -79,14 +79,14 @@ def test_a_damaged_run_is_refused_by_its_name_or_read(
     run = str(made_run(tmp_path / "run", tasks=("qa",), languages=("en",), prompts=1, tokens=24, repeats=1).path)
     file = tmp_path / "run" / name
     whole, dice, refused = file.read_bytes(), random.Random(name), 0
-    for _ in range(50):
+    for _ in range(20):
         file.write_bytes(mangled(whole, dice))
         for command in (["compare", run, "--oracle"], ["report", run, "--texts", "1", "--out", str(tmp_path / "out")]):
             code, _, error = say(["bench", *command], capsys)
             assert code in (0, 2)
             assert code == 0 or (run in error and error.count("\n") == 1), error
             refused += code == 2
-    assert refused > 30
+    assert refused > 12
     file.unlink()
     file.mkdir()
     code, _, error = say(["bench", "compare", run], capsys)

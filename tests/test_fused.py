@@ -31,6 +31,7 @@ from paceline.targets.hf.integers.target import quantized as in_integers
 from paceline.targets.hf.lean import Lean
 from paceline.tree import DraftTree
 from scoring import filled, load_quietly, mixed_requests, tokens
+from thinning import crossed
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 """With windows, biases and norms of heads."""
@@ -83,9 +84,7 @@ def scored(target: IntegerTarget, path: Lean, want: Want = NOTHING) -> list[Tens
     return found
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3], indirect=True)
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("name", "threads", "bits"), crossed(FAMILIES, [1, 2, 3], [8, 4]), indirect=["threads"])
 def test_it_finds_the_bits_of_torchs_operations(bits: int, name: str, threads: int) -> None:
     target = target_of(name, bits)
     for ours, theirs in zip(scored(target, fused_of(target)), scored(target, lean_of(target)), strict=True):
@@ -349,8 +348,9 @@ def test_without_it_the_text_is_the_same_and_a_note_says_so(before: str, said: s
     assert tokens_ == str(text.tokens)
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_kept_it_is_compiled_each_time(tmp_path: Path) -> None:
-    """No folder for compiled code can be written."""
+    """No folder for compiled code can be written. Which takes long."""
     before = "from numba.core import caching; caching.CacheImpl._locator_classes = []"
     script = WRITE.format(before=before).replace("24", "2")
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)

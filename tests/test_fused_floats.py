@@ -29,6 +29,7 @@ from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree
 from scoring import apart, filled, load_quietly, mixed_requests, random_tree, tokens
+from thinning import crossed
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 CLOSE = {torch.float32: 5e-5, torch.bfloat16: 0.5}
@@ -88,9 +89,11 @@ def scored(target: HFTarget, path: Lean, want: Want = NOTHING) -> list[Tensor]:
     return found
 
 
-@DTYPES
-@pytest.mark.parametrize("threads", [1, 3], indirect=True)
-@pytest.mark.parametrize("name", [*FAMILIES, OF_24])
+@pytest.mark.parametrize(
+    ("name", "threads", "dtype"),
+    crossed([*FAMILIES, OF_24], [1, 3], [torch.float32, torch.bfloat16]),
+    indirect=["threads"],
+)
 @pytest.mark.parametrize(
     "want", [NOTHING, Want(hidden=frozenset({0, 1, 2}), early_exit=1)], ids=["logits", "hidden states"]
 )
@@ -116,9 +119,11 @@ def test_it_rounds_less_than_torchs_operations(name: str) -> None:
     assert max(off[0]) < 0.5 * max(off[1])
 
 
-@DTYPES
-@pytest.mark.parametrize("threads", [1, 3], indirect=True)
-@pytest.mark.parametrize("name", [*FAMILIES, OF_24])
+@pytest.mark.parametrize(
+    ("name", "threads", "dtype"),
+    crossed([*FAMILIES, OF_24], [1, 3], [torch.float32, torch.bfloat16]),
+    indirect=["threads"],
+)
 def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, threads: int, dtype: torch.dtype) -> None:
     target = target_of(name, dtype)
     together = target.submit(mixed_requests(target)).result()

@@ -46,6 +46,7 @@ from scoring import (
     scored_anew,
     tokens,
 )
+from thinning import crossed
 
 KNOWN = ["llama", "mistral", "qwen2", "qwen3"]
 TEXT = tokens(CONTEXT)
@@ -209,8 +210,9 @@ def test_relatives_and_options(model_type: str) -> None:
     assert path_gaps(model, ours, TEXT, 1, tree) < CLOSE
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["pocket", "pocket-draft", "pocket+ballast:20M"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), crossed(["pocket", "pocket-draft", "pocket+ballast:20M"], ["float32", "bfloat16"])
+)
 def test_bundled_models_go_this_way(name: str, dtype: str) -> None:
     target, _ = open_model(name, dtype=dtype)
     rows, tree = filled(target, TEXT), random_tree(6)

@@ -22,6 +22,7 @@ from paceline_lab.bench.forwards import bytes_of_token
 from paceline_lab.bench.peers.mlx_lm import MlxLm
 from paceline_lab.check.tiny import build as tiny_model
 from paceline_lab.check.tiny import configuration
+from thinning import thinned
 
 Damage = Callable[[Path], object]
 
@@ -164,7 +165,7 @@ def refused(capsys: pytest.CaptureFixture[str], *command: str | Path) -> str:
     return told[0].partition(": error: ")[2]
 
 
-@pytest.mark.parametrize("what", DAMAGES)
+@pytest.mark.parametrize("what", thinned(DAMAGES))
 def test_a_damaged_folder_is_one_sentence_that_names_the_file_and_the_field(
     what: str, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

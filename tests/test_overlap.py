@@ -90,7 +90,7 @@ def test_a_cell_has_all_its_parts(lm: paceline.LanguageModel) -> None:
 def test_advice_says_what_the_law_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in {"LEVELS": (2, 3), "EXITS": (0.5,), "BRANCHES": (4,), "REPEATS": 1}.items():
         monkeypatch.setattr(overlap_advice, name, value)
-    command = ["advise", "--overlap", "--model", "pocket", "--dtype", "float32", "--temperature", "0.8", "-n", "16"]
+    command = ["advise", "--overlap", "--model", "pocket", "--dtype", "float32", "--temperature", "0.8", "-n", "8"]
     assert main([*command, "--json"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
@@ -140,9 +140,11 @@ def test_the_script_of_fallbacks_shows_its_table(
     assert "more proxies, fewer fallbacks: in the paper always; here at every task and exit, as in the paper" in said
 
 
+@pytest.mark.slow
 def test_the_script_of_the_law_shows_its_tables(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What its cells hold is tested above."""
     from papers.mirror import law
 
     arguments = ["law", "--waiting", "20", "--dtype", "float32", "--draft", "pocket-draft", "--gamma", "2"]

@@ -23,6 +23,7 @@ from paceline.targets.hf.packed import PackedLinear, ReadOnlyWeight, pack, param
 from paceline.targets.hf.target import HFTarget
 from paceline_lab.check.rescore import wider_twin
 from scoring import CLOSE, CONTEXT, apart, filled, packs, path_gaps, random_tree, score, tokens
+from thinning import crossed
 
 pytestmark = pytest.mark.usefixtures("not_compiled")
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -201,8 +202,7 @@ WRITES: dict[str, Callable[[nn.Module], object]] = {
 }
 
 
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize(("write", "mode"), crossed(WRITES, [torch.enable_grad, torch.no_grad, torch.inference_mode]))
 def test_a_weight_that_is_only_shown_cannot_be_written_to(write: str, mode: Any, folder: Path) -> None:
     model: Any = load_target(folder).model
     alone, joined = model.lm_head, model.model.layers[0].self_attn.q_proj

@@ -24,6 +24,7 @@ from papers.dictspec import figure1_fertility, figure2_sizes, figure3_orders, sw
 from papers.dictspec.data import fertility
 from papers.dictspec.numbers import FERTILITY, paper_name
 from papers.dictspec.sweep import Settings, best, read
+from thinning import thinned
 from tokenizer_kinds import REAL, byte_level, tokenizer_of, unigram, wrapped
 
 pd = pytest.importorskip("pandas")
@@ -139,7 +140,9 @@ def test_a_folder_of_something_else_is_left_alone(place: Path, tmp_path: Path) -
 # --- in processes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_workers_find_what_one_finds(place: Path, swept: Any) -> None:
+    """By default workers run in the test below, and one process in those above."""
     sweep.sweep(place / "crew", settings(place, texts={"uk": [str(place / "uk.txt")]}), 2, QUIET)
     assert read(place / "crew").equals(swept[swept.language == "uk"].reset_index(drop=True))
     assert not multiprocessing.active_children()
@@ -156,7 +159,7 @@ if "--multiprocessing-fork" in sys.orig_argv:
 """
 
 
-@pytest.mark.parametrize("ended", ["worker", signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("ended", thinned(["worker", signal.SIGINT, signal.SIGKILL]))
 def test_a_sweep_that_ends_leaves_no_process_behind(ended: Any, place: Path, tmp_path: Path) -> None:
     """Workers that outlived it would keep its standard output open, and it would be read for a minute."""
     (tmp_path / "sitecustomize.py").write_text(HELD)
@@ -459,7 +462,7 @@ KNOWN = {
 """What the data's own description says of its tokenizers on its parallel texts."""
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", thinned(KNOWN))
 def test_real_tokenizers_have_the_fertility_that_is_known_of_them(name: str) -> None:
     vocabulary = Vocabulary(tokenizer_of(name))
     for language, known in KNOWN[name].items():

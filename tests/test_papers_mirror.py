@@ -22,6 +22,7 @@ from paceline_lab.bench.run.ours import parted
 from papers.common import Claim
 from papers.mirror import batch, objectives, tasks
 from papers.mirror.common import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, parser, ratio_of, two
+from thinning import thinned
 
 QUICK: dict[str, Any] = {
     "peers": (),
@@ -234,11 +235,13 @@ def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any, capsys: Any) -> Any
 @pytest.mark.usefixtures("process")
 @pytest.mark.parametrize(
     ("main", "given", "raced"),
-    [
-        (objectives.main, ["--gamma", "1", "3"], ["pocket-draft"]),
-        (batch.main, ["--gamma", "2", "--batch", "1", "2"], ["batch 1", "batch 2"]),
-        (tasks.main, ["--gamma", "2", "--rivals"], ["T=0", "T=1"]),
-    ],
+    thinned(
+        [
+            (objectives.main, ["--gamma", "1", "3"], ["pocket-draft"]),
+            (batch.main, ["--gamma", "2", "--batch", "1", "2"], ["batch 1", "batch 2"]),
+            (tasks.main, ["--gamma", "2", "--rivals"], ["T=0", "T=1"]),
+        ]
+    ),
     ids=["objectives", "batch", "tasks"],
 )
 def test_a_script_runs(main: Any, given: list[str], raced: list[str], run: Any, tmp_path: Path) -> None:

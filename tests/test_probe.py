@@ -23,6 +23,7 @@ from paceline.targets.hf.load import load_target, load_tokenizer
 from paceline.targets.hf.own import Mode, Unsupported
 from paceline.targets.hf.target import HFTarget
 from scoring import CLOSE, CONTEXT, draft_for, filled, generated, load_quietly, path_gaps, score, target_of, tokens
+from thinning import crossed
 
 TEXT = tokens(CONTEXT)
 
@@ -74,8 +75,7 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused(name: str, dependenc
     assert all(mode in sentence for mode in Mode)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("name", "dtype"), crossed(FAMILIES, [torch.bfloat16, torch.float16]))
 def test_rounding_is_not_taken_for_dependence(name: str, dtype: torch.dtype) -> None:
     """Seed 1 of `gpt_oss` sends a row of the probe to another expert in bfloat16."""
     exact = target_of(name)

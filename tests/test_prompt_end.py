@@ -18,6 +18,7 @@ from paceline.targets.table import TableTarget, random_table
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
 from scoring import CONTEXT, apart, draft_for, filled, load_quietly, read, tokens
 from test_rope_switch import CONFIGS, SWITCH
+from thinning import thinned
 
 EXACT, INEXACT = 1e-9, 1e-4
 NARROW = {"gemma2", "bloom", "falcon", "falcon_alibi", "gptj"} | {n for n, family in FAMILIES.items() if family.moe}
@@ -88,7 +89,7 @@ def same_rows(found: Rows, expected: Rows, close: float) -> None:
         assert all(apart(*pair) < close for pair in pairs)
 
 
-@pytest.mark.parametrize("way", MODELS)
+@pytest.mark.parametrize("way", thinned(MODELS))
 def test_several_prompts_end_in_one_forward_beside_drafts_and_pieces_of_others(way: str) -> None:
     target = MODELS[way]()
     for want in (NOTHING, EVERYTHING):

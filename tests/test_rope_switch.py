@@ -19,6 +19,7 @@ from paceline.targets.hf.rope import rotary_modules
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree, Ints
 from scoring import CLOSE, SEEN, Knowing, apart, filled, generated, load_quietly, random_tree, score, tokens
+from thinning import crossed
 
 SWITCH = 24
 LONG = {
@@ -82,8 +83,9 @@ def test_the_switch_shows(kind: str) -> None:
     assert apart(beyond[:1], short) > SEEN
 
 
-@every_kind
-@pytest.mark.parametrize("length", [1, 9, SWITCH - 2, SWITCH - 1, SWITCH, SWITCH + 1, SWITCH + 9])
+@pytest.mark.parametrize(
+    ("kind", "length"), crossed(CONFIGS, [1, 9, SWITCH - 2, SWITCH - 1, SWITCH, SWITCH + 1, SWITCH + 9])
+)
 def test_greedy_text_across_the_switch_is_what_transformers_generates(kind: str, length: int) -> None:
     model, prompt = model_of(kind), tokens(length, 3)
     text = generated(model, prompt, NEW)
@@ -92,8 +94,7 @@ def test_greedy_text_across_the_switch_is_what_transformers_generates(kind: str,
         assert write(target, prompt, drafter, max_new_tokens=NEW, nodes=8).context.emitted.tolist() == text
 
 
-@every_kind
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("kind", "seed"), crossed(CONFIGS, range(3)))
 def test_sampled_text_across_the_switch_is_plains(kind: str, seed: int) -> None:
     target, prompt = switching(kind), tokens(SWITCH // 2, seed)
     sampling = Sampling(temperature=1.0, seed=seed)
@@ -123,8 +124,7 @@ def test_no_draft_reaches_across(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert (max(beyond) == 1) == (kind == "dynamic")
 
 
-@every_kind
-@pytest.mark.parametrize("again", [9, SWITCH - 1, SWITCH + 1, SWITCH + 6])
+@pytest.mark.parametrize(("kind", "again"), crossed(CONFIGS, [9, SWITCH - 1, SWITCH + 1, SWITCH + 6]))
 def test_rows_of_an_earlier_text_are_reused_only_where_they_are_rotated_alike(kind: str, again: int) -> None:
     target, prompt = switching(kind), tokens(9, 3)
     for first in (prompt, tokens(SWITCH + 4, 3)):

@@ -22,6 +22,7 @@ from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree, Ints
 from paceline.verify import Kind, Rule
 from paceline.vocabulary import Vocabulary
+from thinning import crossed
 from tokenizer_kinds import wrapped
 
 SETTINGS = {
@@ -40,8 +41,7 @@ EVERY_SETTING = pytest.mark.parametrize("setting", SETTINGS)
 # --- same seed, same text -----------------------------------------------------------------------------------
 
 
-@EVERY_SETTING
-@EVERY_METHOD
+@pytest.mark.parametrize(("method", "setting"), crossed(METHODS, SETTINGS))
 def test_the_text_is_that_of_decoding_slowly(method: str, setting: str) -> None:
     target, sampling = tabled(), SETTINGS[setting]
     for sample in range(3):

@@ -18,6 +18,7 @@ from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.snapshot import ModelSnapshot
 from paceline.targets.hf.target import HFTarget
 from scoring import CLOSE, SEEN, apart, gap_to_own, load_quietly, path_of, recorded, scored_anew, target_of
+from thinning import crossed
 
 UNRECORDED = "ignore:forwards are not recorded"
 
@@ -27,8 +28,7 @@ both_ways = pytest.mark.parametrize("lean", [False, True])
 # --- changes that are recorded anew -------------------------------------------------------------------------
 
 
-@both_ways
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("change", "lean"), crossed(CHANGES, [False, True]))
 def test_rows_are_those_of_the_model_as_it_is_now(change: Callable[[Any], None], lean: bool) -> None:
     target = recorded(build("llama").requires_grad_(False), lean=lean)
     before = scored_anew(target)

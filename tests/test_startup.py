@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from thinning import thinned
+
 RUN = """
 import io, json, sys
 from paceline.cli import main
@@ -39,7 +41,11 @@ def loaded(*command: str) -> tuple[int, set[str], str, list[bool]]:
 
 
 @pytest.mark.parametrize(
-    "command", ["--help", "generate --help", "methods", "generate --no-such", "generate x --method nope", "check -n x"]
+    "command",
+    thinned(
+        ["--help", "generate --help", "methods", "generate --no-such", "generate x --method nope", "check -n x"],
+        every=2,
+    ),
 )
 def test_help_lists_and_mistakes_load_nothing_heavy(command: str) -> None:
     _, names, _, _ = loaded(*command.split())
