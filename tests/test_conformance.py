@@ -310,7 +310,7 @@ def next_row_visible(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(base.Request, "is_chain", property(lambda self: len(self.tokens) == 1))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", thinned([torch.float32, torch.bfloat16]), ids=str)
 def test_a_mistake_that_spoils_the_control_is_caught_too(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Near ties are measured against the model itself, not against forwards that share the mistake."""
     subject = target(dtype)
