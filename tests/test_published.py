@@ -257,7 +257,7 @@ def test_a_method_as_published_drafts_what_its_paper_says(spec: str) -> None:
     rounds = drafts = 0
     for temperature in (0.0, 1.0):
         target = TableTarget(lambda history: law_after(*history[-1:-3:-1]), SIZE, eos=frozenset([7]))
-        prompts = np.random.default_rng(0).integers(8, SIZE, (6, 12)).tolist()
+        prompts = np.random.default_rng(0).integers(8, SIZE, (12, 12)).tolist()
         beside = held(target, spec, prompts, temperature, 40)
         rounds, drafts = rounds + beside.rounds, drafts + beside.drafts
     assert rounds > 100
