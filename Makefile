@@ -56,4 +56,4 @@ $(READY): pyproject.toml constraints.txt
 
 clean:
 	rm -rf .venv .venv-newest .venv-oldest .mypy_cache .pytest_cache .ruff_cache build dist
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests tools papers -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -74,10 +74,14 @@ class TextBatch:
 
     def pause(self, writing: Writing) -> None:
         """Give a text's seat and rows to others for now. `resume` goes on with it: it becomes the same text, and reads
-        again what nobody has kept of its rows. Under the rejection rule it follows the same law. A text that is not
-        being written stays as it is."""
+        again what nobody has kept of its rows. Under the rejection rule it follows the same law. A text that has ended
+        stays as it is."""
+        self._batch.refuse_inside()
         session = writing.session
-        if session is not None and session in self._writing:
+        if writing in self._waiting:
+            self._waiting.remove(writing)
+            self._paused.append(writing)
+        elif session is not None and session in self._writing:
             self._batch.leave(session)
             del self._writing[session]
             writing.rest()

@@ -316,7 +316,7 @@ class Writing:
             tokens=self.context.emitted.tolist(),
             finish=str(self.context.finish),
             prompt_tokens=self.context.prompt_length,
-            cached_tokens=0 if session is None else session.reused,
+            cached_tokens=0 if session is None else session.reused or 0,
             pieces=self._said,
             emissions=[] if session is None else session.emissions,
             rounds=rounds,

@@ -207,9 +207,15 @@ class Batch:
     # answering
 
     def _answer_all(self, verb: str) -> None:
-        """Answer the calls of a kind that are due."""
-        for group in self._groups(verb):
+        """Answer the calls of a kind that are due. The time of an observer is no sequence's."""
+        groups, began = self._groups(verb), time.perf_counter()
+        for group in groups:
             self._answer(group)
+        if verb == "show" and groups:
+            spent, shown = time.perf_counter() - began, {id(seat) for group in groups for seat in group}
+            for seat in self._seats:
+                if id(seat) not in shown:
+                    seat.timed.pause(spent)
 
     def _groups(self, verb: str) -> list[list[Seat]]:
         """The seats whose calls can be answered together."""
@@ -255,16 +261,22 @@ class Batch:
 
     def _admit(self, without: Container[Session]) -> None:
         """Seat those that wait, first come, first served, but for those that spare more by waiting."""
+        changes = self._target.look() if self._waiting else 0
+        alike = [seat for seat in self._begun if seat.session.rows.changes == changes]
         for session in [one for one in self._waiting if one not in without]:
             if self._at_once is not None and len(self._seats) >= self._at_once:
                 return
-            lender = best_lender(session.reusable, [session.rows, *(seat.session.rows for seat in self._begun)])
-            being_read = (seat.session.context.tokens[:-1] for seat in self._seats if seat.reading)
+            if session.rows.changes != changes:  # the model has changed since they were taken
+                session.rows.rewind(0)
+                session.rows.changes = changes
+            lender = best_lender(session.reusable, [session.rows, *(seat.session.rows for seat in alike)])
+            being_read = (seat.session.context.tokens[:-1] for seat in alike if seat.reading and seat in self._seats)
             if worth_waiting(session.reusable, lender.common, being_read):
                 continue
             self._waiting.remove(session)
             seat = Seat(session, Timed(session.flow()), given=len(session.emissions))
             self._seats.append(seat)
+            alike.append(seat)
             seat.begin(lender)
 
 

@@ -54,8 +54,8 @@ class Session:
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
     """Reading the prompt, the first token included: the target's part, and what the drafter does when it is opened."""
-    reused: int = 0
-    """Prompt tokens whose KV rows were there already."""
+    reused: int | None = None
+    """Prompt tokens whose KV rows were there already; None before it is read."""
 
     @classmethod
     def on_new_rows(
@@ -315,7 +315,7 @@ class Session:
         """
         prompt = self.context.tokens[:-1]
         start = self.rows.rewind(self.rows.common_prefix(self.reusable))
-        if not self.emissions:
+        if self.reused is None:
             self.reused = start
         size = self.target.prefill_size(len(prompt))
         while start < len(prompt) and self.context.finish is None:

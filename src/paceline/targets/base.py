@@ -80,6 +80,8 @@ class Rows(ABC):
         self._tokens = np.empty(64, np.int64)
         self.committed = 0
         self.tentative = 0
+        self.changes = 0
+        """Of the model that they are of: what `Target.look` found when they were opened."""
 
     @property
     def tokens(self) -> Ints:
@@ -138,6 +140,7 @@ class Rows(ABC):
         assert count <= other.committed, f"cannot copy {count} rows of {other.committed}"
         count = other._within_reach(count)
         self.rewind(0)
+        self.changes = other.changes
         self.note(other.tokens[:count])
         self._copy(other, count)
         self.committed, self.tentative = count, 0

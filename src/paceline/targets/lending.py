@@ -121,7 +121,8 @@ class KeptRows:
         rows = self._taken_over(tokens)
         if rows is None:
             rows = self._open_rows(capacity)
-        others = [*self._spare, *(self._lent if self._copies_lent else ())]
+        lent = (rows for rows in self._lent if rows.changes == self._changes)
+        others = [*self._spare, *(lent if self._copies_lent else ())]
         return self._lend(rows, best_lender(tokens, [rows, *others]))
 
     def copy(self, rows: Rows, capacity: int) -> Rows:
@@ -135,19 +136,17 @@ class KeptRows:
     def clear(self) -> None:
         """Close all spare rows, and do not keep those that are lent out now."""
         with self.held():
-            self._clear()
-
-    def _clear(self) -> None:
-        old, self._spare = self._spare, []
-        self._lent.clear()
+            old, self._spare = self._spare, []
+            self._lent.clear()
         for spare in old:
             spare.close()
 
     def _part_with_old(self) -> None:
         """A changed model reads the whole text again: rows are of the model that made them."""
-        if (changes := self._look()) != self._changes:
-            self._changes = changes
-            self._clear()
+        self._changes = self._look()
+        for old in [rows for rows in self._spare if rows.changes != self._changes]:
+            self._spare.remove(old)
+            old.close()
 
     def _taken_over(self, tokens: Ints) -> Rows | None:
         if not self._spare:
@@ -172,6 +171,9 @@ class KeptRows:
             rows.close()
             return
         self._lent.remove(rows)
+        if rows.changes != self._changes:
+            rows.close()
+            return
         self._spare.append(rows)
         while len(self._spare) > max(1, self._limit - len(self._lent)):
             self._spare.pop(0).close()

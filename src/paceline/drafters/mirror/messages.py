@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -56,7 +57,7 @@ class Message(NamedTuple):
     said: Said = NOTHING
 
     def packed(self) -> bytes:
-        return json.dumps([*self[:3], dict(self.said)], allow_nan=False).encode()
+        return json.dumps([*self[:3], dict(self.said)], allow_nan=False, default=_number).encode()
 
     @classmethod
     def of(cls, raw: bytes) -> Message:
@@ -68,6 +69,15 @@ class Message(NamedTuple):
         if not (isinstance(text, int) and isinstance(place, int) and isinstance(said, dict)):
             raise Mangled(f"a message is about text {text!r}, place {place!r} and says {type(said).__name__}")
         return message
+
+
+def _number(value: Any) -> int | float:
+    """Numbers of numpy."""
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 def count(said: Said, name: str) -> int:

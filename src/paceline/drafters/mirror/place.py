@@ -119,14 +119,14 @@ def begin(place: DraftPlace, read: Callable[[Connection], None]) -> Begun:
     """Begin a process at this place. ``read`` is called with the connection to it, in a thread of its own."""
     ours, theirs = Pipe()
     _bound(ours)
-    begun: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
+    begun: queue.SimpleQueue[subprocess.Popen[bytes] | BaseException] = queue.SimpleQueue()
 
     def begin_and_read() -> None:
         """The system ends the process together with the thread that began it, so this one lives as long as the process
         does."""
         try:
             child = _child(theirs, max(1, len(place.cpus)))
-        except OSError as error:
+        except BaseException as error:
             begun.put(error)
             return
         begun.put(child)
@@ -137,9 +137,11 @@ def begin(place: DraftPlace, read: Callable[[Connection], None]) -> Begun:
 
     threading.Thread(target=begin_and_read, name="draft process", daemon=True).start()
     child = begun.get()
-    if isinstance(child, OSError):
+    if isinstance(child, BaseException):
         ours.close()
-        raise InputError(f"the process of draft model {place.model} did not start: {child}")
+        if isinstance(child, OSError):
+            raise InputError(f"the process of draft model {place.model} did not start: {child}")
+        raise child
     return Begun(ours, child)
 
 
@@ -148,6 +150,7 @@ def _bound(link: Connection) -> None:
     with socket.socket(fileno=os.dup(link.fileno())) as same:
         seconds, rest = divmod(SAYING, 1)
         same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
+        same.setblocking(True)  # whatever `socket.setdefaulttimeout` says
 
 
 def _child(link: Connection, threads: int) -> subprocess.Popen[bytes]:

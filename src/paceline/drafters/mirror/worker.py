@@ -231,7 +231,7 @@ def _fingerprint(model: DraftModel) -> str | None:
 
 
 def _die_with_parent() -> None:
-    """Also when this process is stopped, and cannot see that the socket has closed."""
+    """Also when this process is stopped, and cannot see that the pipe has closed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
 

@@ -88,7 +88,7 @@ class OwnForward(ForwardPath):
         self.cache_name = cache_name(model)
         """The argument of its forward that takes the cache; None without one."""
         self.snapshot: ModelSnapshot | None = None
-        """The model as it was when a text began last."""
+        """The model as it was when a text began last; None before the first one."""
         self.changes = 0
         """Changes of the model that were noticed. Paths take it as it is after each of them."""
 
@@ -106,7 +106,7 @@ class OwnForward(ForwardPath):
         return self.changes
 
     def forget(self) -> None:
-        self.changes, self.snapshot = self.changes + 1, None
+        self.changes, self.snapshot = self.changes + 1, ModelSnapshot(self.model)
 
     def takes(self, job: ForwardJob) -> bool:
         return True

@@ -177,10 +177,13 @@ class HFTarget(Target):
             self._own.forget()
 
     def open(self, capacity: int = 0) -> CacheRows:
-        self.look()
+        changes = self.look()
         if self.fixed is not None:
-            return self.fixed.open(capacity)
-        return CacheRows(capacity) if self.switch is None else RotatedRows(capacity, self.switch)
+            rows = self.fixed.open(capacity)
+        else:
+            rows = CacheRows(capacity) if self.switch is None else RotatedRows(capacity, self.switch)
+        rows.changes = changes
+        return rows
 
     def release(self) -> None:
         if self.fixed is not None:

@@ -93,10 +93,10 @@ class Fused(Lean):
 
     def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         unread = [Request(chain.rows, chain.tokens, np.arange(-1, len(chain.tokens) - 1)) for chain in chains]
-        embedding = self._weights.embedding
-        if embedding is None or len(embedding) < self._weights.vocabulary or not _drafts():
+        if not unread or not self.takes(ForwardJob(unread)) or not _drafts():
             return None
-        if not unread or not self.takes(ForwardJob(unread)):
+        embedding = self._weights.embedding
+        if embedding is None or len(embedding) < self._weights.vocabulary:
             return None
         from paceline.targets.hf.fused.drafting import ChainJob
 

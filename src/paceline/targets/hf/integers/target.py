@@ -145,7 +145,7 @@ def quantized(target: HFTarget, stored: Stored | None = None, bits: int = 8) -> 
     if (why := obstacle(target, bits)) is not None:
         raise UnsupportedModel(f"{target.name} cannot be quantised: {why}")
     note = None if stored is None else stored.note(target.model)
-    target.paths, target.own.snapshot = [], None  # they hold the layers in floats
+    target.paths, target._own.snapshot = [], None  # they hold the layers in floats
     ours = IntegerTarget(target.model, name=target.name, bits=bits, like=target, stored=stored)
     ours.note = "; ".join(filter(None, (note, ours.note))) or None
     return ours
