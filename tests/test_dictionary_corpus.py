@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline_make.dictionary import corpus as corpus_module
-from paceline_make.dictionary import lines as lines_module
-from paceline_make.dictionary.corpus import Corpus, open_corpus, split_by_document
-from paceline_make.dictionary.lines import LONGEST, pieces
+from paceline_make.texts import corpus as corpus_module
+from paceline_make.texts import lines as lines_module
+from paceline_make.texts.corpus import Corpus, open_corpus, split_by_document
+from paceline_make.texts.lines import LONGEST, pieces
 
 pa = pytest.importorskip("pyarrow", reason="a corpus is read with pyarrow: pip install 'paceline[dict]'")
 import pyarrow.parquet as pq  # noqa: E402 (after the skip)
