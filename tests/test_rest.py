@@ -222,8 +222,8 @@ def test_mistakes_are_one_sentence_and_leave_no_file(tmp_path: Path, capsys: pyt
     bad.write_bytes(b"\xff\xfe")
     there = {path.name for path in tmp_path.iterdir()}
     for arguments, reason in (
-        (["build", "--text", str(bad), "--out", str(out)], "is not UTF-8"),
-        (["build", "--text", str(tmp_path / "none"), "--out", str(out)], "cannot read"),
+        (["build", "--text", str(bad), "--out", str(out)], "is no UTF-8 text"),
+        (["build", "--text", str(tmp_path / "none"), "--out", str(out)], "can't be read (No such file"),
         (["build", "--text", str(good), "--out", str(tmp_path / "no" / "x")], "there is no folder"),
         (["build", "--text", str(good), "--out", str(tmp_path)], "it is a folder"),
         (["build", "--tokenizer", str(tmp_path), "--text", str(good), "--out", str(out)], "no tokenizer at"),
