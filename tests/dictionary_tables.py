@@ -15,7 +15,7 @@ import numpy as np
 from paceline.dictionary import file
 from paceline.dictionary.entries import Entries as Table
 from paceline.dictionary.keys import LONGEST, NOWHERE
-from paceline_make.dictionary.words import TAB, in_python, patterns
+from paceline_make.texts.words import TAB, in_python, patterns
 
 Entries = dict[tuple[int, ...], tuple[tuple[int, ...], int, int]]
 """What is proposed behind some tokens, and the levels of the first one's probability and the rest's."""

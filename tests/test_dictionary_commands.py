@@ -19,8 +19,8 @@ from paceline.dictionary import file
 from paceline.dictionary.index import Dictionary
 from paceline.targets.replay import open_vocabulary
 from paceline_make.dictionary import build as build_module
-from paceline_make.dictionary import corpus as corpus_module
 from paceline_make.dictionary import counting
+from paceline_make.texts import corpus as corpus_module
 from test_cli import say as command
 from tokenizer_kinds import tokenizer_of
 
@@ -410,7 +410,8 @@ import json, os, signal, sys, warnings
 warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
 import duckdb, marisa_trie, pyarrow.compute, pyarrow.dataset, pyarrow.parquet
 from paceline.cli import main
-from paceline_make.dictionary import build, corpus, counting, database, words
+from paceline_make.dictionary import build, counting, database
+from paceline_make.texts import corpus, words
 from paceline.targets.replay import open_vocabulary
 open_vocabulary("pocket").fingerprint, words.word_pattern(), words.patterns(words.in_re2)
 for line in sys.stdin:

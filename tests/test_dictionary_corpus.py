@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline_make.dictionary import corpus as corpus_module
-from paceline_make.dictionary import lines as lines_module
-from paceline_make.dictionary.corpus import Corpus, open_corpus, split_by_document
-from paceline_make.dictionary.lines import LONGEST, pieces
+from paceline_make.texts import corpus as corpus_module
+from paceline_make.texts import lines as lines_module
+from paceline_make.texts.corpus import Corpus, open_corpus, split_by_document
+from paceline_make.texts.fields import Chat
+from paceline_make.texts.lines import LONGEST, pieces
 
 pa = pytest.importorskip("pyarrow", reason="a corpus is read with pyarrow: pip install 'paceline[dict]'")
 import pyarrow.parquet as pq  # noqa: E402 (after the skip)
@@ -142,6 +143,73 @@ def test_progress_comes_to_the_end(tmp_path: Path) -> None:
     whole = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".json")
     assert [read for _, read, _ in told] == sorted(read for _, read, _ in told)
     assert told[-1][1:] == (whole, whole)
+
+
+# --- whole texts and passages -------------------------------------------------------------------------------
+
+CHAT = [{"role": "user", "content": "Чого?"}, {"role": "assistant", "content": "Того."}]
+LONG = "x" * (LONGEST + 1)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_kind_of_source_gives_its_texts_and_passages(name: str, tmp_path: Path) -> None:
+    """A plain text is divided at empty lines, and records are passages as they are."""
+    SOURCES[name](tmp_path / name)
+    corpus, plain = open_corpus([tmp_path / name]), name in ("a.txt", "a.gz", "a.txt.zst")
+    assert list(corpus.texts()) == ([TEXT] if plain else LINES)
+    fingerprint = corpus.fingerprint
+    assert list(corpus.passages()) == ([LINES[0], "\n".join(LINES[2:])] if plain else LINES)
+    assert read(corpus)
+    assert corpus.fingerprint == fingerprint
+
+
+def test_a_long_line_is_cut_among_lines_and_whole_in_its_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(LONG)
+    corpus = open_corpus([tmp_path / "a.txt"])
+    assert (list(corpus.texts()), read(corpus)) == ([LONG], [LONG[:-1], "x"])
+
+
+def chats(path: Path) -> None:
+    rows = [{"text": None, "messages": CHAT}, {"messages": CHAT}, {"text": "я"}, {"text": None}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "found"),
+    [
+        ("a.jsonl", chats, [Chat(CHAT), Chat(CHAT), "я"]),
+        ("a.parquet", lambda path: pq.write_table(pa.table({"messages": [CHAT, None]}), path), [Chat(CHAT)]),
+        ("a.jsonl", lambda path: path.write_text('{"messages": [{"role": "user"}]}'), "no list of roles and contents"),
+        ("a.jsonl", lambda path: path.write_text('{"messages": []}'), "line 1: .* no list of roles and contents"),
+        ("a.jsonl", lambda path: path.write_text('{"body": ""}'), "line 1 has no field text or messages; it has body"),
+    ],
+)
+def test_a_record_without_a_text_may_be_a_chat(
+    name: str, write: Callable[[Path], object], found: list[str | Chat] | str, tmp_path: Path
+) -> None:
+    write(tmp_path / name)
+    corpus = open_corpus([tmp_path / name], chats=True)
+    if isinstance(found, str):
+        with pytest.raises(ValueError, match=found):
+            list(corpus.passages())
+        return
+    assert list(corpus.passages()) == found
+    assert corpus.documents == len(found)
+    assert corpus.notes == [f"{tmp_path / name}: 1 records hold nothing in this field and were left out"]
+    with pytest.raises(ValueError, match=r"has no (field|column) text; it has"):
+        read(open_corpus([tmp_path / name]))
+
+
+def test_plain_texts_and_json_lines_need_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SOURCES:
+        SOURCES[name](tmp_path / name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in SOURCES:
+        if name in ("a.txt", "a.jsonl"):
+            assert list(open_corpus([tmp_path / name]).passages())
+            continue
+        with pytest.raises(ValueError, match=rf"reading .*{name} needs pyarrow: pip install 'paceline\[dict\]'"):
+            open_corpus([tmp_path / name])
 
 
 # --- what is refused ----------------------------------------------------------------------------------------

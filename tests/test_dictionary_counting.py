@@ -22,12 +22,12 @@ import pytest
 from clock import comes_true
 from dictionary_tables import ngrams
 from paceline.errors import InputError
-from paceline_make.dictionary import corpus as corpus_module
 from paceline_make.dictionary import counting
-from paceline_make.dictionary.corpus import Corpus, open_corpus
 from paceline_make.dictionary.counting import Counts, count
 from paceline_make.dictionary.database import Database, bytes_of
-from paceline_make.dictionary.words import TAB
+from paceline_make.texts import corpus as corpus_module
+from paceline_make.texts.corpus import Corpus, open_corpus
+from paceline_make.texts.words import TAB
 
 pa = pytest.importorskip("pyarrow", reason="counts are tables of pyarrow: pip install 'paceline[dict]'")
 duckdb = pytest.importorskip("duckdb", reason="duckdb counts: pip install 'paceline[dict]'")
@@ -204,8 +204,9 @@ def test_the_engine_spills_and_says_when_it_cant(tmp_path: Path) -> None:
 INTERRUPTED = """
 import sys, threading
 from pathlib import Path
-from paceline_make.dictionary import corpus, counting
-from paceline_make.dictionary.corpus import Corpus
+from paceline_make.dictionary import counting
+from paceline_make.texts import corpus
+from paceline_make.texts.corpus import Corpus
 counting.TEXT_IN_MEMORY = int(sys.argv[2])
 corpus.BATCH = 10**5
 

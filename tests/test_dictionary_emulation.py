@@ -167,8 +167,8 @@ def test_on_real_text_all_three_agree(tmp_path: Path, count: int, rule: EntryRul
     source = DATA / "uk" / "ua-gec-target.txt"
     if not source.exists() or not REAL.exists():
         pytest.skip("needs texts and tokenizers in ../shared/data")
-    from paceline_make.dictionary.corpus import Corpus
     from paceline_make.dictionary.counting import count as counted
+    from paceline_make.texts.corpus import Corpus
 
     lines = source.read_text(encoding="utf8").split("\n")
     vocabulary = Vocabulary(tokenizer_of("llama3"))

@@ -20,12 +20,12 @@ from paceline.dictionary.keys import LONGEST
 from paceline.dictionary.rules import EntryRule
 from paceline.targets.replay import open_vocabulary
 from paceline_make.dictionary.build import DictionarySettings, chosen
-from paceline_make.dictionary.corpus import Corpus
 from paceline_make.dictionary.counting import count
 from paceline_make.dictionary.endings import endings
 from paceline_make.dictionary.running import NEVER, SpelledNgrams, spelled
 from paceline_make.dictionary.statistics import Statistics, statistics
 from paceline_make.dictionary.trace import traced
+from paceline_make.texts.corpus import Corpus
 
 ROOT = Path(__file__).resolve().parent.parent
 Tokens = tuple[int, ...]

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dictionary_tables import SEGMENT, WORD, ngrams
 from paceline.vocabulary import Vocabulary
-from paceline_make.dictionary.words import TAB
+from paceline_make.texts.words import TAB
 from tokenizer_kinds import REAL, vocabulary_of, wrapped
 
 pa = pytest.importorskip("pyarrow", reason="counts are tables of pyarrow: pip install 'paceline[dict]'")

@@ -7,7 +7,7 @@ import pytest
 
 from dictionary_tables import ngrams, segments
 from paceline_make.dictionary.database import quoted
-from paceline_make.dictionary.words import APOSTROPHES, BREAKS, LONGEST_GAP, SPACELESS, in_re2, patterns
+from paceline_make.texts.words import APOSTROPHES, BREAKS, LONGEST_GAP, SPACELESS, in_re2, patterns
 
 duckdb = pytest.importorskip("duckdb", reason="duckdb counts words by RE2: pip install 'paceline[dict]'")
 pyarrow = pytest.importorskip("pyarrow", reason="duckdb is given lines by pyarrow: pip install 'paceline[dict]'")

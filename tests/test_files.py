@@ -393,8 +393,9 @@ import json, resource, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import numpy as np, pyarrow as pa, torch
-from paceline_make.dictionary import corpus, counting
-from paceline_make.dictionary.corpus import Corpus
+from paceline_make.dictionary import counting
+from paceline_make.texts import corpus
+from paceline_make.texts.corpus import Corpus
 from paceline_make.dictionary.counting import Counts, count
 from paceline.drafters import indexing
 from paceline.drafters.memory import Memory

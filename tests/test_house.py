@@ -37,7 +37,7 @@ PACKAGES = {
         *("integrations", "cli"),
     ),
     "paceline_lab": ("check", "bench", "machine", "measure", "demo", "commands"),
-    "paceline_make": ("states", "cluster", "cards", "dictionary", "redrafter", "commands"),
+    "paceline_make": ("states", "cluster", "cards", "texts", "dictionary", "redrafter", "commands"),
 }
 ORDER = [f"{package}.{room}" for package, rooms in PACKAGES.items() for room in rooms]
 DOOR = "__init__"

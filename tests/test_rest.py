@@ -216,14 +216,23 @@ def test_a_datastore_is_built_described_and_drafted_from(tmp_path: Path, capsys:
     assert vocabulary.text(tree.trunk().tokens.tolist()).startswith(" mat.")
 
 
+def test_each_record_is_a_text_of_a_datastore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text('{"body": "The cat sat"}\n{"body": "on the mat"}\n{"body": null}\n')
+    (tmp_path / "b.md").write_text("# Cats")
+    build = ["datastore", "build", "--text", str(tmp_path), "--field", "body", "--out", str(tmp_path / "x.rest")]
+    code, said, _ = say(build, capsys)
+    assert (code, "of 3 texts" in said) == (0, True)
+    assert "a.jsonl: 1 records hold nothing in this field and were left out" in said
+
+
 def test_mistakes_are_one_sentence_and_leave_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad, out = tmp_path / "good.txt", tmp_path / "bad.txt", tmp_path / "x.rest"
     good.write_text("words", encoding="utf8")
     bad.write_bytes(b"\xff\xfe")
     there = {path.name for path in tmp_path.iterdir()}
     for arguments, reason in (
-        (["build", "--text", str(bad), "--out", str(out)], "is not UTF-8"),
-        (["build", "--text", str(tmp_path / "none"), "--out", str(out)], "cannot read"),
+        (["build", "--text", str(bad), "--out", str(out)], "is no UTF-8 text"),
+        (["build", "--text", str(tmp_path / "none"), "--out", str(out)], "can't be read (No such file"),
         (["build", "--text", str(good), "--out", str(tmp_path / "no" / "x")], "there is no folder"),
         (["build", "--text", str(good), "--out", str(tmp_path)], "it is a folder"),
         (["build", "--tokenizer", str(tmp_path), "--text", str(good), "--out", str(out)], "no tokenizer at"),

@@ -28,7 +28,7 @@ from paceline.errors import InputError
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.table import TableTarget
 from paceline_make.redrafter import watch
-from paceline_make.redrafter.data import Passage, Stream, read_passages, stream_of
+from paceline_make.redrafter.data import Stream, stream_of
 from paceline_make.redrafter.labels import NOTHING, Labels, LabelSettings, Teacher
 from paceline_make.redrafter.lessons import FreshLessons, StoredLessons
 from paceline_make.redrafter.loop import HeadTraining, Schedule
@@ -36,6 +36,7 @@ from paceline_make.redrafter.loss import Lesson, expected_tokens
 from paceline_make.redrafter.run import Recipe, Workshop
 from paceline_make.redrafter.store import LabelStore
 from paceline_make.redrafter.watch import watched
+from paceline_make.texts.fields import Chat
 
 TEXT = "The old house stood at the end of the lane, and nobody had lived in it for years. "
 
@@ -133,7 +134,7 @@ class Spoken:
 def test_of_chats_what_the_assistant_says_is_learnt() -> None:
     messages = [{"role": role, "content": said} for role, said in (("user", "hi"), ("assistant", "yo"))] * 2
     vocabulary: Any = Spoken()
-    found = stream_of([Passage(messages=messages)], vocabulary, None)
+    found = stream_of([Chat(messages)], vocabulary, None)
     assert "".join(map(chr, found.ids)) == "<u>hi<a>yo<u>hi<a>yo"
     assert "".join(map(chr, found.ids[found.labelled])) == "yoyo"
 
@@ -300,7 +301,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
 
 
 def workshop(lm: LanguageModel, out: Path, **recipe: Any) -> Workshop:
-    passages = [Passage(f"{number}. {TEXT * 3}") for number in range(40)]
+    passages = [f"{number}. {TEXT * 3}" for number in range(40)]
     recipe = {"held_out": 0.2, **recipe}
     labels = LabelSettings(kind=recipe.pop("kind", "soft"), ahead=2, window=32)
     return Workshop(lm, passages, Recipe(labels=labels, positions=512, epochs=2, batch=128, **recipe), out)
@@ -439,15 +440,8 @@ def test_mistakes_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     data, out = tmp_path / "data.txt", str(tmp_path / "head")
     data.write_text("A text.\n\nAnother one.")
     whole = ["train", "redrafter", "--out", out, "--data"]
-    assert "there is no" in refused(capsys, *whole, str(tmp_path / "none.txt"))
-    (tmp_path / "odd.csv").write_text("a,b")
-    assert "neither a .txt nor a .jsonl file" in refused(capsys, *whole, str(tmp_path / "odd.csv"))
-    (tmp_path / "empty").mkdir()
-    assert "there is no text in" in refused(capsys, *whole, str(tmp_path / "empty"))
-    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
-    assert "is not UTF-8 text" in refused(capsys, *whole, str(tmp_path / "bad.txt"))
     (tmp_path / "bad.jsonl").write_text('{"other": 1}')
-    assert 'neither "text" nor "messages"' in refused(capsys, *whole, str(tmp_path / "bad.jsonl"))
+    assert "line 1 has no field text or messages; it has other" in refused(capsys, *whole, str(tmp_path / "bad.jsonl"))
     assert "fewer than one window" in refused(capsys, *whole, str(data))
     assert "--ahead" in refused(capsys, *whole, str(data), "--ahead", "0")
     assert "need a temperature above 0" in refused(capsys, *whole, str(data), "--temperature", "0")
@@ -481,14 +475,6 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path: Path) -> None:
         InputError, match="the loss is nan at step 0; nothing is learnt yet: take fewer blocks, or make the"
     ):
         training.train(lambda one: None)
-
-
-def test_files_are_read_as_passages(tmp_path: Path) -> None:
-    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n\n{"messages": [{"role": "user", "content": "x"}]}\n')
-    (tmp_path / "a.txt").write_text("first\nline\n\n\nsecond\n")
-    found = read_passages([tmp_path])
-    assert [passage.text for passage in found] == ["first\nline", "second", "one", ""]
-    assert len(found[3].messages) == 1
 
 
 def test_the_command_tells_what_heads_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,11 +22,11 @@ from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.tally import StepTally
 from paceline_make import cards
 from paceline_make.dictionary.build import DictionarySettings, build
-from paceline_make.dictionary.corpus import Corpus
 from paceline_make.dictionary.counting import Counts, count
 from paceline_make.dictionary.emulator import Dictionaries, Script
 from paceline_make.dictionary.running import spelled
 from paceline_make.dictionary.statistics import statistics
+from paceline_make.texts.corpus import Corpus
 from tools import card
 from tools.corpus import CorpusText, read
 

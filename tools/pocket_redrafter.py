@@ -22,7 +22,6 @@ from paceline.drafters.redrafter.drafter import HEADS
 from paceline.files import terminable
 from paceline_lab.bench.machine import instruction_sets
 from paceline_make.cards import CARD
-from paceline_make.redrafter.data import Passage
 from paceline_make.redrafter.labels import KINDS, LabelSettings
 from paceline_make.redrafter.run import Recipe, Workshop
 from paceline_make.redrafter.watch import watched
@@ -39,10 +38,10 @@ RECIPE = Recipe(
 MOST_BYTES = 3_000_000
 
 
-def passages_of(texts: Sequence[CorpusText], language: str | None = None) -> list[Passage]:
+def passages_of(texts: Sequence[CorpusText], language: str | None = None) -> list[str]:
     """What the bundled models were trained on, every source as often as there."""
     return [
-        Passage(passage)
+        passage
         for text in texts
         if language in (None, text.source.language)
         for passage in text.training * text.source.repeats
@@ -79,7 +78,7 @@ def install(made: Path, folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Makes the head that comes with the package.")
-    parser.add_argument("--text", type=Path, required=True, help="the folder with the sources of train/corpus.py")
+    parser.add_argument("--text", type=Path, required=True, help="the folder with the sources of tools/corpus.py")
     parser.add_argument("--work", type=Path, required=True, help="where to work, and to go on")
     parser.add_argument("--install", action="store_true", help="write the head to where the package reads it")
     parser.add_argument("--labels", choices=KINDS, help="other labels than those of the head of the package")

@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from paceline_lab.measure import Calibration as Calibration
     from paceline_lab.measure import calibrate_method as calibrate_method
     from paceline_lab.measure import race_methods as race_methods
-    from paceline_make.dictionary import corpus, counting
-    from paceline_make.dictionary.corpus import Corpus as Corpus
-    from paceline_make.dictionary.corpus import open_corpus as open_corpus
+    from paceline_make.dictionary import counting
     from paceline_make.dictionary.counting import Counts as Counts
     from paceline_make.dictionary.emulator import Emulated as Emulated
     from paceline_make.dictionary.emulator import emulate as emulate
+    from paceline_make.texts import corpus
+    from paceline_make.texts.corpus import Corpus as Corpus
+    from paceline_make.texts.corpus import open_corpus as open_corpus
 
     VLLMEngine = vllm.Engine
     count_ngrams, split_corpus, read_run = counting.count, corpus.split_by_document, directory.read
@@ -76,11 +77,11 @@ _HOME = {
         "paceline_lab.bench.summary": "Figures Summary",
         "paceline_lab.bench.waiting": "Waiting",
         "paceline_lab.machine.overlap": "OverlapCell OverlapTrial",
-        "paceline_make.dictionary.corpus": "Corpus open_corpus",
-        "paceline_make.dictionary.corpus:split_by_document": "split_corpus",
         "paceline_make.dictionary.counting": "Counts",
         "paceline_make.dictionary.counting:count": "count_ngrams",
         "paceline_make.dictionary.emulator": "Emulated emulate",
+        "paceline_make.texts.corpus": "Corpus open_corpus",
+        "paceline_make.texts.corpus:split_by_document": "split_corpus",
     }.items()
     for name in names.split()
 }

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.options import MODEL, decode, inputs_of
+from paceline.cli.options import MODEL, inputs_of
 from paceline.cli.output import print_json, progress, say
-from paceline.errors import InputError
 from paceline.files import check_output
-from paceline.files.reading import read_file
+from paceline_make.commands.texts import add_texts, say_notes
 
 if TYPE_CHECKING:
     from paceline.drafters.indexing import Ids
@@ -32,14 +31,14 @@ def add(commands: Subparsers) -> None:
     building: Parser = actions.add_parser(
         "build",
         run=build,
-        help="write the datastore of some text files",
-        description="Encodes text files with a model's tokenizer and writes them with an index, all of it or nothing.",
+        help="write the datastore of some texts",
+        description="Encodes texts with a model's tokenizer and writes them with an index, all of it or nothing.",
     )
     whose, text = building.add_mutually_exclusive_group(), f"the model to draft for (default: {MODEL})"
     whose.add_argument("--model", "-m", default=MODEL, metavar="MODEL", help=text)
     whose.add_argument("--tokenizer", metavar="NAME", help="its tokenizer alone: a folder or name of transformers")
     building.add_trust()
-    building.several("--text", "FILE", "text files, in UTF-8", Path, required=True)
+    add_texts(building, "--text", required=True)
     building.argument("--out", "FILE", f"where to write it, say corpus{ENDING}", Path, required=True)
     building.add_json()
     describing: Parser = actions.add_parser(
@@ -53,15 +52,18 @@ def add(commands: Subparsers) -> None:
 
 
 def build(options: argparse.Namespace) -> int:
-    """Encode, sort and write text files."""
+    """Encode, sort and write texts."""
     from paceline.drafters.indexing import build
     from paceline.targets.replay import open_vocabulary
+    from paceline_make.texts.corpus import open_corpus
 
     check_output(options.out, inputs_of(options))
-    texts = [_read(path) for path in options.text]
+    corpus = open_corpus(options.text, field=options.field)
+    texts = list(corpus.texts())
     vocabulary = open_vocabulary(options.tokenizer or options.model)
     with progress("encoding") as advance:
         header = build(options.out, _encoded(texts, vocabulary, advance), vocabulary.fingerprint, advance)
+    say_notes(corpus.notes)
     _print(header, str(options.out), options.json)
     return 0
 
@@ -74,13 +76,6 @@ def info(options: argparse.Namespace) -> int:
     store.verify()
     _print(store.header, options.file, options.json)
     return 0
-
-
-def _read(path: Path) -> str:
-    try:
-        return decode(read_file(path), str(path))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _encoded(texts: list[str], vocabulary: Vocabulary, advance: Callable[[str, int, int], None]) -> Iterator[Ids]:

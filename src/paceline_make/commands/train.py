@@ -13,15 +13,16 @@ from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import check_counts, describe, load_model
 from paceline.cli.output import counted, print_json, say, table
 from paceline.errors import InputError, need
+from paceline_make.commands.texts import add_texts, say_notes
 
 if TYPE_CHECKING:
-    from paceline_make.redrafter.data import Passage
     from paceline_make.redrafter.labels import LabelSettings, Teacher
     from paceline_make.redrafter.run import Elsewhere, Recipe
     from paceline_make.redrafter.watch import TrainingOutcome
+    from paceline_make.texts.fields import Passage
 
 LABELS = ("truth", "greedy", "sampled", "soft")
-DATA = "texts: .txt (passages between empty lines), .jsonl (a text or messages in each line), or folders of them"
+PASSAGES = "; plain text is divided at empty lines, a record may have a chat (messages) in place of a text"
 
 
 def add(commands: Subparsers) -> None:
@@ -44,7 +45,7 @@ def add(commands: Subparsers) -> None:
     )
     telling.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="what 'paceline train redrafter' wrote")
     telling.add_model()
-    telling.several("--data", "PATH", DATA, Path)
+    add_texts(telling, "--data", PASSAGES)
     telling.add_threads()
     telling.add_json()
 
@@ -61,7 +62,7 @@ def _add_redrafter(actions: Any) -> None:
         ),
     )
     parser.add_model()
-    parser.several("--data", "PATH", DATA, Path, required=True)
+    add_texts(parser, "--data", PASSAGES, required=True)
     parser.argument("--out", "DIR", "the folder of the head, its labels and its state", Path, required=True)
     parser.add_argument(
         "--labels",
@@ -94,13 +95,12 @@ def _add_redrafter(actions: Any) -> None:
 
 def redrafter(options: argparse.Namespace) -> int:
     from paceline_lab.bench.machine import threads
-    from paceline_make.redrafter.data import read_passages
     from paceline_make.redrafter.run import Workshop
     from paceline_make.redrafter.watch import watched
 
     check_counts(options, "positions", "batch_size", "ahead", "window", "exit", "threads")
     recipe = _recipe(options)
-    passages = read_passages(options.data)
+    passages = _passages(options)
     elsewhere = _elsewhere(options, recipe)
     with threads(options.threads):
         lm = load_model(options)
@@ -112,6 +112,15 @@ def redrafter(options: argparse.Namespace) -> int:
     if options.json:
         print_json({**facts, **outcome._asdict(), "recipe": asdict(recipe), "out": str(options.out)})
     return 0
+
+
+def _passages(options: argparse.Namespace) -> list[Passage]:
+    from paceline_make.texts.corpus import open_corpus
+
+    corpus = open_corpus(options.data, field=options.field, chats=True)
+    passages = list(corpus.passages())
+    say_notes(corpus.notes)
+    return passages
 
 
 def _elsewhere(options: argparse.Namespace, recipe: Recipe) -> Elsewhere | None:
@@ -209,11 +218,11 @@ def _described(found: dict[str, Any]) -> str:
 def _shapes(options: argparse.Namespace) -> dict[str, Any]:
     """Of the model's own width."""
     from paceline_lab.bench.machine import instruction_sets, threads
-    from paceline_make.redrafter.data import read_passages, stream_of
+    from paceline_make.redrafter.data import stream_of
     from paceline_make.redrafter.shapes import costs
 
     check_counts(options, "threads")
-    passages = read_passages(options.data) if options.data else []
+    passages = _passages(options) if options.data else []
     with threads(options.threads):
         lm = load_model(options)
         if passages and lm.vocabulary is None:

@@ -1,9 +1,5 @@
 """How dictionaries are made, and how one does on a text.
 
-words       words, gaps and n-grams of a line
-lines       the bytes of a file as lines of text
-sources     the kinds of files and data sets that a corpus is read from
-corpus      files, folders and data sets as one stream of lines
 database    DuckDB within a memory limit
 counting    counts of n-grams, on this machine
 cluster     and on many machines, by Ray

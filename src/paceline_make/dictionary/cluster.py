@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import need
 from paceline_make.cluster import innermost, join
-from paceline_make.dictionary.corpus import Corpus, schema_of_lines
 from paceline_make.dictionary.counting import (
     PARTS,
     TEXT_IN_MEMORY,
@@ -25,7 +24,8 @@ from paceline_make.dictionary.counting import (
     with_words,
 )
 from paceline_make.dictionary.database import Database, bytes_of
-from paceline_make.dictionary.lines import Advance
+from paceline_make.texts.corpus import Corpus, schema_of_lines
+from paceline_make.texts.lines import Advance
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,10 +21,10 @@ from paceline.errors import DamagedFile, InputError, need
 from paceline.files import write_whole
 from paceline.files.reading import parse, read_file
 from paceline.files.shape import shaped
-from paceline_make.dictionary.corpus import Corpus, schema_of_lines
 from paceline_make.dictionary.database import Database, quoted
-from paceline_make.dictionary.lines import Advance
-from paceline_make.dictionary.words import TAB, in_re2, patterns
+from paceline_make.texts.corpus import Corpus, schema_of_lines
+from paceline_make.texts.lines import Advance
+from paceline_make.texts.words import TAB, in_re2, patterns
 
 if TYPE_CHECKING:
     import pyarrow as pa

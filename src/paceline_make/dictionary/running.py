@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from paceline.dictionary.keys import Indices, Tokens
 from paceline.vocabulary import Vocabulary
-from paceline_make.dictionary.words import SPACELESS, TAB, word_pattern
+from paceline_make.texts.words import SPACELESS, TAB, word_pattern
 
 BEFORE = {False: ("x", "a,", "1"), True: ("。", "x", "、")}
 """Texts to put before a word when it is encoded, tried in this order; scripts without spaces have their own."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InputError, need
 from paceline_make.cluster import innermost, join
-from paceline_make.redrafter.data import Passage
 from paceline_make.redrafter.store import Advance, LabelStore, Stored
+from paceline_make.texts.fields import Passage
 
 if TYPE_CHECKING:
     from paceline_make.redrafter.labels import Teacher

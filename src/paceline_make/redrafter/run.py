@@ -21,11 +21,12 @@ from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
 from paceline.files import check_folder, claimed, naming, write_whole
 from paceline.targets.place import free_memory
-from paceline_make.redrafter.data import Passage, Stream, divided, stream_of
+from paceline_make.redrafter.data import Stream, divided, stream_of
 from paceline_make.redrafter.labels import Labels, LabelSettings, Teacher, joined
 from paceline_make.redrafter.lessons import FreshLessons, Lessons, StoredLessons, rank
 from paceline_make.redrafter.loop import HeadTraining, Schedule, TrainingReport, judged
 from paceline_make.redrafter.store import Advance, LabelStore, bytes_of
+from paceline_make.texts.fields import Passage
 
 LOG, CHECKPOINT, LABELS = "log.jsonl", "training.pt", "labels"
 HELD_OUT = 32

@@ -88,11 +88,11 @@ def _tokens_per_round(workshop: Workshop, prompts: list[list[int]], noise: str) 
 
 
 def _beginnings(workshop: Workshop) -> list[list[int]]:
-    held = [each for each in workshop.held if each.text]
+    held = [each for each in workshop.held if isinstance(each, str) and each]
     chosen = [held[int(at)] for at in np.linspace(0, len(held) - 1, min(PROMPTS, len(held)))] if held else []
     vocabulary = workshop.lm.vocabulary
     assert vocabulary is not None, "a workshop has one"
-    ids = (vocabulary.encode_prompt(each.text)[:PROMPT].tolist() for each in chosen)
+    ids = (vocabulary.encode_prompt(each)[:PROMPT].tolist() for each in chosen)
     return [each for each in ids if each]
 
 

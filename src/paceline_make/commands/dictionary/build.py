@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import MODEL, check_counts, inputs_of, utf8
-from paceline.cli.output import print_json, progress, say
+from paceline.cli.output import print_json, progress
 from paceline.errors import InputError, need
 from paceline.files import check_output
 from paceline_make.commands.dictionary.info import facts_of, print_facts
 from paceline_make.commands.dictionary.rules import PROPOSED, add_rule
+from paceline_make.commands.texts import add_texts, say_notes
 
 if TYPE_CHECKING:
     from paceline_make.dictionary.build import Advance
-    from paceline_make.dictionary.corpus import Corpus
     from paceline_make.dictionary.counting import Counts
+    from paceline_make.texts.corpus import Corpus
 
 NGRAMS = 1_000_000
 SIZE = 200_000
@@ -37,9 +38,7 @@ def add(actions: Subparsers) -> None:
     text = f"the tokenizer to build for: a folder or name of transformers, or a bundled model (default: {MODEL})"
     parser.argument("--tokenizer --model -m", "T", text, default=MODEL)
     parser.add_trust()
-    text = "plain text, .gz, .zst, .jsonl, .parquet, a folder of such files, a saved dataset, or hf:NAME[:SPLIT]"
-    parser.several("--text", "FILE", text, utf8, required=True)
-    parser.argument("--field", "NAME", "where records have their text (default: text)", default="text")
+    add_texts(parser, "--text", required=True)
     parser.argument("--out", "FILE", "where to write it, say uk.dict", Path, required=True)
     text = "keep the counted n-grams, too, for 'dict lookup --trace'"
     parser.argument("--keep-counts", "FILE", text, Path)
@@ -78,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     from paceline.dictionary.rules import EntryRule
     from paceline.targets.replay import open_vocabulary
     from paceline_make.dictionary.build import DictionarySettings, build
-    from paceline_make.dictionary.corpus import open_corpus
+    from paceline_make.texts.corpus import open_corpus
 
     settings = DictionarySettings(
         order=options.order,
@@ -124,8 +123,7 @@ def run(options: argparse.Namespace) -> int:
         print_json({**facts_of(options.out, header), "notes": notes})
         return 0
     print_facts(facts_of(options.out, header))
-    for note in notes:
-        say(f"note: {note}")
+    say_notes(notes)
     return 0
 
 

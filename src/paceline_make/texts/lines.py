@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from paceline.errors import DamagedFile, InputError
-from paceline_make.dictionary.words import word_pattern
+from paceline_make.texts.words import word_pattern
 
 Advance = Callable[[str, int, int], None]
 """Called with the name of a source, the bytes of all files that were read, and their sum (0 where it is unknown)."""
@@ -53,9 +53,9 @@ class CorpusLog:
         self._digest.update(END)
         self.documents += 1
 
-    def text(self, lines: Iterable[str]) -> None:
-        """Look for a first word; a corpus has one in its first lines."""
-        self.has_word = self.has_word or any(word_pattern().search(line) for line in lines)
+    def text(self, parts: Iterable[str]) -> None:
+        """Look for a first word; a corpus has one near its beginning."""
+        self.has_word = self.has_word or any(word_pattern().search(part) for part in parts)
 
     def odd(self, name: str, what: str, times: int = 1) -> None:
         """Something that was repaired: a sentence with `{}` for the number of times."""
@@ -110,14 +110,23 @@ def unchanged(path: Path) -> Iterator[BinaryIO]:
 
 def blocks(path: Path, log: CorpusLog) -> Iterator[bytes]:
     """The decompressed content of a file, a megabyte at a time."""
-    import pyarrow as pa
-
     with unchanged(path) as file:
-        packing = COMPRESSED.get(path.suffix.lower())
-        content: Any = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing) if packing else file
+        packing = packing_of(path)
+        content: Any = _unpacked(file, packing) if packing else file
         while block := _read(path, content):
             yield block
             log.at(str(path), file.tell())
+
+
+def packing_of(path: Path) -> str | None:
+    """How a file is compressed, by the end of its name."""
+    return COMPRESSED.get(path.suffix.lower())
+
+
+def _unpacked(file: BinaryIO, packing: str) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing)
 
 
 def _read(path: Path, content: Any) -> bytes:
@@ -142,7 +151,9 @@ def decoded(name: str, found: Iterable[bytes], log: CorpusLog) -> Iterator[str]:
         data = rest + block
         border = _whole_characters(data)
         rest = data[border:]
-        yield text_of(name, data[:border], log)
+        text = text_of(name, data[:border], log)
+        log.text([text])
+        yield text
     if rest:
         yield text_of(name, rest, log)
 

@@ -1,15 +1,16 @@
-"""A corpus: files, folders and data sets as one stream of lines."""
+"""A corpus: files, folders and data sets as one stream of lines, of texts or of passages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from paceline.errors import InputError, need
-from paceline_make.dictionary.lines import Advance, CorpusLog
-from paceline_make.dictionary.sources import (
+from paceline_make.texts.fields import TEXT, Fields, Passage
+from paceline_make.texts.lines import Advance, CorpusLog
+from paceline_make.texts.sources import (
     HUB,
     STATE,
     GivenLines,
@@ -24,6 +25,8 @@ from paceline_make.dictionary.sources import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Part = TypeVar("Part")
+
 BATCH = 1 << 20
 """Characters of a batch of lines, about."""
 SPLITS = "dataset_dict.json"
@@ -33,7 +36,7 @@ IN_FOLDERS = (".txt", ".text", ".md", ".gz", ".zst", ".jsonl", ".ndjson", ".parq
 
 
 class Corpus:
-    """Lines of text, which can be read any number of times.
+    """Texts, which can be read any number of times.
 
     `fingerprint`, `bytes`, `documents` and `notes` describe the last complete reading.
     """
@@ -66,11 +69,22 @@ class Corpus:
 
     def lines(self, advance: Advance | None = None) -> Iterator[list[str]]:
         """All lines, some at a time."""
+        return self._read(lambda source, log: source.documents(log), advance)
+
+    def texts(self, advance: Advance | None = None) -> Iterator[str]:
+        """All documents, each in one piece."""
+        return self._read(lambda source, log: source.texts(log), advance)
+
+    def passages(self, advance: Advance | None = None) -> Iterator[Passage]:
+        """The records, and of plain texts what stands between empty lines."""
+        return self._read(lambda source, log: source.passages(log), advance)
+
+    def _read(
+        self, parts: Callable[[TextSource, CorpusLog], Iterator[Part]], advance: Advance | None
+    ) -> Iterator[Part]:
         log = CorpusLog(sum(source.bytes for source in self.sources), advance)
         for source in self.sources:
-            for lines in source.documents(log):
-                log.text(lines)
-                yield lines
+            yield from parts(source, log)
             log.next_file()
         self.conclude(log)
 
@@ -96,31 +110,34 @@ def _batch(lines: list[str]) -> pa.RecordBatch:
     return pa.record_batch([pa.array(lines, pa.string())], schema=schema_of_lines())
 
 
-def open_corpus(sources: Sequence[str | Path], *, field: str = "text") -> Corpus:
-    """Files, folders and data sets as one corpus. Nothing is read yet."""
-    need("pyarrow", "reading a corpus", "dict")
+def open_corpus(sources: Sequence[str | Path], *, field: str = TEXT, chats: bool = False) -> Corpus:
+    """Files, folders and data sets as one corpus. Nothing is read yet.
+
+    With `chats`, records without the field may have a chat instead, which is one of the corpus's passages.
+    """
     if not sources:
         raise InputError("no corpus is given; name a file, a folder or hf:NAME")
-    return Corpus([found for source in sources for found in _sources(source, field)])
+    fields = Fields(field, chats)
+    return Corpus([found for source in sources for found in _sources(source, fields)])
 
 
-def _sources(named: str | Path, field: str) -> list[TextSource]:
+def _sources(named: str | Path, fields: Fields) -> list[TextSource]:
     if isinstance(named, str) and named.startswith(HUB):
         parsed(named)
         need("datasets", f"reading {named}", "datasets")
-        return [Hub(named, field)]
+        return [Hub(named, fields)]
     path = Path(named)
     if not path.is_dir():
-        return [source_of_file(path, field)]
-    found = _sources_below(path, field)
+        return [source_of_file(path, fields)]
+    found = _sources_below(path, fields)
     if not found:
         raise InputError(f"{path} holds no text; the files of a folder end in one of {', '.join(IN_FOLDERS)}")
     return found
 
 
-def _sources_below(folder: Path, field: str) -> list[TextSource]:
+def _sources_below(folder: Path, fields: Fields) -> list[TextSource]:
     if (folder / STATE).exists():
-        return [SavedDataset(folder, field)]
+        return [SavedDataset(folder, fields)]
     if (folder / SPLITS).exists():
         splits = ", ".join(sorted(str(found.parent) for found in folder.glob(f"*/{STATE}")))
         raise InputError(f"{folder} holds several splits of a data set; name one of {splits}")
@@ -129,9 +146,9 @@ def _sources_below(folder: Path, field: str) -> list[TextSource]:
         if path.name.startswith("."):
             continue
         if path.is_dir():  # one that is a link may lead back up
-            found += [] if path.is_symlink() else _sources_below(path, field)
+            found += [] if path.is_symlink() else _sources_below(path, fields)
         elif path.suffix.lower() in IN_FOLDERS:
-            found.append(source_of_file(path, field))
+            found.append(source_of_file(path, fields))
     return found
 
 
@@ -148,8 +165,6 @@ def split_by_document(corpus: Corpus, test_words: int) -> tuple[list[str], list[
         raise InputError(f"a test needs at least 1 word, not {test_words}")
     log = CorpusLog(0, None)
     read = [(source, list(source.texts(log))) for source in corpus.sources]
-    for _, texts in read:
-        log.text(texts)
     corpus.conclude(log)
     sizes = [sum(len(text.split()) for text in texts) for _, texts in read]
     if test_words >= sum(sizes):

@@ -7,11 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
-from paceline.errors import DamagedFile, InputError
+from paceline.errors import DamagedFile, InputError, need
 from paceline.files.reading import DESCRIPTION, parse, read_file
-from paceline_make.dictionary.lines import (
+from paceline_make.texts.fields import Chat, Fields, Passage
+from paceline_make.texts.lines import (
     COMPRESSED,
     NOT_UTF8,
     WRONG,
@@ -19,14 +20,12 @@ from paceline_make.dictionary.lines import (
     blocks,
     decoded,
     lines_of,
+    packing_of,
     short,
     size_of,
     text_of,
     unchanged,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 ROWS = 1024
 """Records in one batch."""
@@ -49,9 +48,14 @@ class TextSource(ABC):
     def documents(self, log: CorpusLog) -> Iterator[list[str]]:
         """Lines of limited length, of whole documents or of parts of one."""
 
+    @abstractmethod
     def texts(self, log: CorpusLog) -> Iterator[str]:
         """Each document in one piece."""
-        yield "\n".join(line for lines in self.documents(log) for line in lines)
+
+    def passages(self, log: CorpusLog) -> Iterator[Passage]:
+        """What stands between empty lines, without spaces around it."""
+        for text in self.texts(log):
+            yield from filter(None, map(str.strip, text.split("\n\n")))
 
 
 class PlainFile(TextSource):
@@ -62,6 +66,10 @@ class PlainFile(TextSource):
 
     def documents(self, log: CorpusLog) -> Iterator[list[str]]:
         yield from lines_of(decoded(self.name, self._logged(log), log))
+        log.document()
+
+    def texts(self, log: CorpusLog) -> Iterator[str]:
+        yield "".join(decoded(self.name, self._logged(log), log))
         log.document()
 
     def _logged(self, log: CorpusLog) -> Iterator[bytes]:
@@ -82,37 +90,56 @@ class GivenLines(TextSource):
         for start in range(0, len(self._lines), ROWS):
             lines = self._lines[start : start + ROWS]
             log.content("".join(f"{line}\n" for line in lines).encode())
+            log.text(lines)
             yield [piece for line in lines for piece in short(line.split("\n"))]
         log.document()
 
+    def texts(self, log: CorpusLog) -> Iterator[str]:
+        yield "\n".join(line for lines in self.documents(log) for line in lines)
+
 
 class Records(TextSource):
-    """Many documents, each the text in one field of a record."""
+    """Many documents, each the text in one field of a record; where `fields` admits chats, some are chats."""
 
-    def __init__(self, name: str, field: str, size: int = 0) -> None:
-        self.name, self.field, self.bytes = name, field, size
+    def __init__(self, name: str, fields: Fields, size: int = 0) -> None:
+        self.name, self.fields, self.bytes = name, fields, size
 
     @abstractmethod
-    def records(self, log: CorpusLog) -> Iterator[Sequence[str | None]]:
+    def records(self, log: CorpusLog) -> Iterator[Sequence[Passage | None]]:
         """The texts of some records; None for an empty field."""
 
     def documents(self, log: CorpusLog) -> Iterator[list[str]]:
         for texts in self._logged(log):
-            yield [line for text in texts for line in short(text.split("\n"))]
+            yield [line for text in texts if isinstance(text, str) for line in short(text.split("\n"))]
 
     def texts(self, log: CorpusLog) -> Iterator[str]:
         for texts in self._logged(log):
+            yield from (text for text in texts if isinstance(text, str))
+
+    def passages(self, log: CorpusLog) -> Iterator[Passage]:
+        for texts in self._logged(log):
             yield from texts
 
-    def _logged(self, log: CorpusLog) -> Iterator[list[str]]:
+    def _logged(self, log: CorpusLog) -> Iterator[list[Passage]]:
         for found in self.records(log):
-            texts = [self._sound(text, log) for text in found if text is not None]
-            if len(texts) < len(found):
-                log.odd(self.name, WITHOUT_TEXT, len(found) - len(texts))
-            for text in texts:
-                log.content(text.encode())
+            passages = [self._mended(one, log) for one in found if one is not None]
+            if len(passages) < len(found):
+                log.odd(self.name, WITHOUT_TEXT, len(found) - len(passages))
+            for one in passages:
+                log.content((one if isinstance(one, str) else json.dumps(one.messages)).encode())
+                log.text([one] if isinstance(one, str) else (str(said["content"]) for said in one.messages))
                 log.document()
-            yield texts
+            yield passages
+
+    def _mended(self, passage: Passage, log: CorpusLog) -> Passage:
+        if isinstance(passage, str):
+            return self._sound(passage, log)
+        return Chat(
+            [
+                {name: self._sound(value, log) if isinstance(value, str) else value for name, value in said.items()}
+                for said in passage.messages
+            ]
+        )
 
     def _sound(self, text: str, log: CorpusLog) -> str:
         """JSON can spell half of a character, which no text in UTF-8 holds."""
@@ -124,38 +151,32 @@ class Records(TextSource):
             return mended
         return text
 
-    def field_of(self, record: dict[str, Any], where: str) -> str | None:
-        if self.field not in record:
-            raise InputError(f"{where} has no field {self.field}; it has {_listed(record)}, name one of them")
-        text = record[self.field]
-        if text is not None and not isinstance(text, str):
-            raise InputError(f"{where}: the field {self.field} is no text but {type(text).__name__}; name another")
-        return text
-
 
 class JsonLines(Records):
-    def __init__(self, path: Path, field: str) -> None:
-        super().__init__(str(path), field, size_of(path))
+    def __init__(self, path: Path, fields: Fields) -> None:
+        super().__init__(str(path), fields, size_of(path))
         self._path = path
 
-    def records(self, log: CorpusLog) -> Iterator[Sequence[str | None]]:
+    def records(self, log: CorpusLog) -> Iterator[Sequence[Passage | None]]:
         number = 0
         for raw_lines in _raw_lines(blocks(self._path, log)):
-            found = []
+            found = list[Passage | None]()
             for number, raw in enumerate(raw_lines, start=number + 1):  # noqa: B020 (the count goes on)
                 if raw.strip():
-                    found.append(self._text(number, text_of(self.name, raw, log)))
+                    found.append(self._passage(number, text_of(self.name, raw, log)))
             yield found
 
-    def _text(self, number: int, line: str) -> str | None:
+    def _passage(self, number: int, line: str) -> Passage | None:
         where = f"{self.name}, line {number}"
         try:
             record = json.loads(line.removeprefix(BOM))
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is no JSON ({error}); mend or remove that line") from None
         if not isinstance(record, dict):
-            raise InputError(f"{where} is no record but {type(record).__name__}; write one object with {self.field}")
-        return self.field_of(record, where)
+            raise InputError(
+                f"{where} is no record but {type(record).__name__}; write an object with {self.fields.text}"
+            )
+        return self.fields.passage_of(record, where)
 
 
 def _raw_lines(found: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -171,45 +192,48 @@ def _raw_lines(found: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 class Parquet(Records):
-    def __init__(self, path: Path, field: str) -> None:
-        super().__init__(str(path), field, size_of(path))
+    def __init__(self, path: Path, fields: Fields) -> None:
+        need("pyarrow", f"reading {path}", "dict")
+        super().__init__(str(path), fields, size_of(path))
         self._path = path
 
-    def records(self, log: CorpusLog) -> Iterator[Sequence[str | None]]:
+    def records(self, log: CorpusLog) -> Iterator[Sequence[Passage | None]]:
         import pyarrow.parquet as pq
 
         with _whole(self._path, "parquet", "get it again") as file:
             table = pq.ParquetFile(file)
-            refuse_column(self.name, table.schema_arrow, self.field)
+            field = self.fields.column_of(table.schema_arrow, self.name)
             groups = table.metadata.num_row_groups
             for group in range(groups):
-                for batch in table.iter_batches(ROWS, row_groups=[group], columns=[self.field]):
-                    yield batch.column(0).to_pylist()
+                for batch in table.iter_batches(ROWS, row_groups=[group], columns=[field]):
+                    yield self.fields.column(batch.column(0).to_pylist(), field, self.name)
                 log.at(self.name, self.bytes * (group + 1) // groups)
 
 
 class SavedDataset(Records):
     """A folder that `Dataset.save_to_disk` wrote; its arrow files are read without the package `datasets`."""
 
-    def __init__(self, folder: Path, field: str) -> None:
+    def __init__(self, folder: Path, fields: Fields) -> None:
+        need("pyarrow", f"reading {folder}", "dict")
         try:
             listed = parse(read_file(folder / STATE, DESCRIPTION))["_data_files"]
             self._paths = [folder / entry["filename"] for entry in listed]
         except (OSError, ValueError, KeyError, TypeError):
             raise DamagedFile(f"{folder / STATE} lists no files of a data set; save it again, or name files") from None
-        super().__init__(str(folder), field, sum(map(size_of, self._paths)))
+        super().__init__(str(folder), fields, sum(map(size_of, self._paths)))
 
-    def records(self, log: CorpusLog) -> Iterator[Sequence[str | None]]:
+    def records(self, log: CorpusLog) -> Iterator[Sequence[Passage | None]]:
         import pyarrow as pa
 
         before = 0
         for path in self._paths:
             with _whole(path, "arrow", "save it again") as file:
                 stream = pa.ipc.open_stream(file)
-                refuse_column(self.name, stream.schema, self.field)
+                field = self.fields.column_of(stream.schema, self.name)
                 for batch in stream:
                     for rows in range(0, len(batch), ROWS):
-                        yield batch.column(self.field).slice(rows, ROWS).to_pylist()
+                        values = batch.column(field).slice(rows, ROWS).to_pylist()
+                        yield self.fields.column(values, field, self.name)
                     log.at(self.name, before + file.tell())
             before += size_of(path)
             log.at(self.name, before)
@@ -218,14 +242,14 @@ class SavedDataset(Records):
 class Hub(Records):
     """A data set that the package `datasets` streams."""
 
-    def __init__(self, spec: str, field: str) -> None:
-        super().__init__(spec, field)
+    def __init__(self, spec: str, fields: Fields) -> None:
+        super().__init__(spec, fields)
         self._dataset, self._config, self._split = parsed(spec)
 
-    def records(self, log: CorpusLog) -> Iterator[Sequence[str | None]]:
-        found: list[str | None] = []
+    def records(self, log: CorpusLog) -> Iterator[Sequence[Passage | None]]:
+        found: list[Passage | None] = []
         for number, record in enumerate(self._streamed(), start=1):
-            found.append(self.field_of(record, f"{self.name}, record {number}"))
+            found.append(self.fields.passage_of(record, f"{self.name}, record {number}"))
             if len(found) == ROWS:
                 yield found
                 found = []
@@ -254,28 +278,18 @@ def parsed(spec: str) -> tuple[str, str | None, str]:
     return (name, None, rest[0]) if rest[0] in KNOWN_SPLITS else (name, rest[0], KNOWN_SPLITS[0])
 
 
-def source_of_file(path: Path, field: str) -> TextSource:
+def source_of_file(path: Path, fields: Fields) -> TextSource:
+    if packing_of(path):
+        need("pyarrow", f"reading {path}", "dict")
     name = path.name.lower()
     for packing in COMPRESSED:
         name = name.removesuffix(packing)
     match Path(name).suffix:
         case ".jsonl" | ".ndjson":
-            return JsonLines(path, field)
+            return JsonLines(path, fields)
         case ".parquet":
-            return Parquet(path, field)
+            return Parquet(path, fields)
     return PlainFile(path)
-
-
-def refuse_column(name: str, schema: pa.Schema, field: str) -> None:
-    import pyarrow as pa
-
-    if field not in schema.names:
-        raise InputError(f"{name} has no column {field}; it has {_listed(schema.names)}, name one of them")
-    kind = schema.field(field).type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        raise InputError(f"{name}: the column {field} is no text but {kind}; name another")
 
 
 @contextmanager
@@ -288,10 +302,6 @@ def _whole(path: Path, kind: str, mend: str) -> Iterator[BinaryIO]:
             yield file
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DamagedFile(f"{path} is no whole {kind} file ({_short(error)}); {mend}") from None
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
 
 
 def _short(error: Exception) -> str:
