@@ -12,7 +12,7 @@ import pytest
 from paceline_make.texts import corpus as corpus_module
 from paceline_make.texts import lines as lines_module
 from paceline_make.texts.corpus import Corpus, open_corpus, split_by_document
-from paceline_make.texts.fields import Chat
+from paceline_make.texts.fields import ChatText
 from paceline_make.texts.lines import LONGEST, pieces
 
 pa = pytest.importorskip("pyarrow", reason="a corpus is read with pyarrow: pip install 'paceline[dict]'")
@@ -177,15 +177,15 @@ def chats(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "write", "found"),
     [
-        ("a.jsonl", chats, [Chat(CHAT), Chat(CHAT), "я"]),
-        ("a.parquet", lambda path: pq.write_table(pa.table({"messages": [CHAT, None]}), path), [Chat(CHAT)]),
+        ("a.jsonl", chats, [ChatText(CHAT), ChatText(CHAT), "я"]),
+        ("a.parquet", lambda path: pq.write_table(pa.table({"messages": [CHAT, None]}), path), [ChatText(CHAT)]),
         ("a.jsonl", lambda path: path.write_text('{"messages": [{"role": "user"}]}'), "no list of roles and contents"),
         ("a.jsonl", lambda path: path.write_text('{"messages": []}'), "line 1: .* no list of roles and contents"),
         ("a.jsonl", lambda path: path.write_text('{"body": ""}'), "line 1 has no field text or messages; it has body"),
     ],
 )
 def test_a_record_without_a_text_may_be_a_chat(
-    name: str, write: Callable[[Path], object], found: list[str | Chat] | str, tmp_path: Path
+    name: str, write: Callable[[Path], object], found: list[str | ChatText] | str, tmp_path: Path
 ) -> None:
     write(tmp_path / name)
     corpus = open_corpus([tmp_path / name], chats=True)

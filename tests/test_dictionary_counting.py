@@ -23,7 +23,7 @@ from clock import comes_true
 from dictionary_tables import ngrams
 from paceline.errors import InputError
 from paceline_make.dictionary import counting
-from paceline_make.dictionary.counting import Counts, count
+from paceline_make.dictionary.counting import NgramCounts, count
 from paceline_make.dictionary.database import Database, bytes_of
 from paceline_make.texts import corpus as corpus_module
 from paceline_make.texts.corpus import Corpus, open_corpus
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "text"
 
 
-def pairs(counts: Counts) -> list[tuple[str, int]]:
+def pairs(counts: NgramCounts) -> list[tuple[str, int]]:
     return list(zip(counts.grams["gram"].to_pylist(), counts.grams["count"].to_pylist(), strict=True))
 
 
@@ -120,7 +120,7 @@ def test_a_system_that_says_less_of_its_processors_counts_too(monkeypatch: pytes
 def test_counts_come_back_from_their_file(tmp_path: Path) -> None:
     found = count(Corpus.of_lines(["a b c", "b c"]))
     found.save(tmp_path / "counts")
-    again = Counts.load(tmp_path / "counts")
+    again = NgramCounts.load(tmp_path / "counts")
     assert again == found
     assert (again.words, again.distinct) == (5, {1: 3, 2: 2, 3: 1})
     assert pairs(again)[:2] == [("b", 2), ("c", 2)]
@@ -134,17 +134,17 @@ def test_what_are_no_counts_is_refused(tmp_path: Path) -> None:
 
     (tmp_path / "text").write_text("text")
     with pytest.raises(ValueError, match=r"text can't be read as counts \(.*\)"):
-        Counts.load(tmp_path / "text")
+        NgramCounts.load(tmp_path / "text")
     with pytest.raises(ValueError, match="none can't be read as counts"):
-        Counts.load(tmp_path / "none")
+        NgramCounts.load(tmp_path / "none")
     pq.write_table(pa.table({"gram": ["a"]}), tmp_path / "table")
     with pytest.raises(ValueError, match="holds no counts"):
-        Counts.load(tmp_path / "table")
+        NgramCounts.load(tmp_path / "table")
     found = count(Corpus.of_lines(["a b c"]))
     found.save(tmp_path / "whole")
     (tmp_path / "cut").write_bytes((tmp_path / "whole").read_bytes()[:-9])
     with pytest.raises(ValueError, match="can't be read as counts"):
-        Counts.load(tmp_path / "cut")
+        NgramCounts.load(tmp_path / "cut")
 
 
 @pytest.mark.parametrize(

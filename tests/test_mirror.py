@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -646,6 +647,22 @@ def test_an_abandoned_text_waits_for_nobody(lm: LanguageModel) -> None:
     assert not inbox.windows
     inbox.take(Message(MessageKind.WINDOW, states[0].number, 3), 9)
     assert not inbox.windows, "what comes too late is dropped"
+
+
+def test_a_default_timeout_of_sockets_is_not_the_pipes() -> None:
+    ours, theirs = Pipe()
+    socket.setdefaulttimeout(5.0)
+    try:
+        place_module._bound(ours)
+    finally:
+        socket.setdefaulttimeout(None)
+    with ours, theirs:
+        assert os.get_blocking(ours.fileno())
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    said = {"room": np.int64(20), "confidence": np.float32(0.5)}
+    assert Message.of(Message(MessageKind.OPEN, said=said).packed()).said == {"room": 20, "confidence": 0.5}
 
 
 def test_a_pipe_that_is_closed_is_the_end() -> None:

@@ -206,3 +206,34 @@ def test_the_next_text_is_that_of_the_model_as_it_is_now(change: Callable[[Any],
     now = written(lm)
     assert now == written(paceline.LanguageModel(load_quietly(model)))
     assert now != before
+
+
+def test_a_text_of_a_batch_takes_no_rows_of_the_model_as_it_was() -> None:
+    """Neither of a text that was begun before the change, nor those that it took itself while it waited."""
+    model, prompt = build("llama").requires_grad_(False), list(range(3, 40))
+    lm = paceline.LanguageModel(load_quietly(model))
+    with lm.batch(at_once=2) as batch:
+        begun = batch.add(prompt, method="plain", max_new_tokens=24)
+        for _ in range(3):
+            batch.step()
+        replace_weights(model)
+        joined = batch.add(prompt, method="plain", max_new_tokens=24)
+        while len(batch):
+            batch.step()
+    own = paceline.LanguageModel(load_quietly(model)).generate(prompt, method="plain", max_new_tokens=24)
+    assert (joined.result().tokens, joined.result().cached_tokens) == (own.tokens, 0)
+    assert begun.result().tokens != own.tokens
+
+
+def test_after_forgetting_a_change_is_noticed_and_a_hook_is_not_recorded() -> None:
+    """Also where a text that is being written takes the model as it is first."""
+    target = recorded(build("llama").requires_grad_(False), lean=True)
+    before = scored_anew(target)
+    target.model.get_decoder().layers[1].mlp.register_forward_hook(lambda *_: None)
+    target.forget()
+    assert target.own.obstacle == "a LlamaMLP is hooked"
+    assert path_of(target).lean is not None
+    assert not path_of(target).lean.ready()
+    replace_weights(target.model)
+    with pytest.warns(UserWarning, match="a LlamaMLP is hooked"):
+        assert apart(scored_anew(target), before) > SEEN

@@ -28,7 +28,7 @@ from paceline.errors import InputError
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.table import TableTarget
 from paceline_make.redrafter import watch
-from paceline_make.redrafter.data import Stream, stream_of
+from paceline_make.redrafter.data import TokenStream, stream_of
 from paceline_make.redrafter.labels import NOTHING, Labels, LabelSettings, Teacher
 from paceline_make.redrafter.lessons import FreshLessons, StoredLessons
 from paceline_make.redrafter.loop import HeadTraining, Schedule
@@ -36,7 +36,7 @@ from paceline_make.redrafter.loss import Lesson, expected_tokens
 from paceline_make.redrafter.run import Recipe, Workshop
 from paceline_make.redrafter.store import LabelStore
 from paceline_make.redrafter.watch import watched
-from paceline_make.texts.fields import Chat
+from paceline_make.texts.fields import ChatText
 
 TEXT = "The old house stood at the end of the lane, and nobody had lived in it for years. "
 
@@ -50,8 +50,8 @@ def tokens_of(count: int, size: int = SIZE) -> np.ndarray:
     return np.random.default_rng(0).integers(0, size, count).astype(np.int32)
 
 
-def stream(count: int = 40, size: int = SIZE) -> Stream:
-    return Stream(tokens_of(count, size), np.ones(count, np.bool_))
+def stream(count: int = 40, size: int = SIZE) -> TokenStream:
+    return TokenStream(tokens_of(count, size), np.ones(count, np.bool_))
 
 
 # --- labels ------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_the_texts_own_labels_are_its_next_tokens() -> None:
 
 def test_sampled_labels_follow_the_law() -> None:
     target, settings = TableTarget(habitual(), SIZE), LabelSettings(kind="soft", ahead=1, window=2, temperature=0.7)
-    text = Stream(np.array([1, 2, 3, 4, 1, 2], np.int32), np.ones(6, np.bool_))
+    text = TokenStream(np.array([1, 2, 3, 4, 1, 2], np.int32), np.ones(6, np.bool_))
     law = (alone(target, np.array([1, 2])) / 0.7).softmax(-1)
     counts = np.zeros(SIZE)
     for seed in range(400):
@@ -113,7 +113,7 @@ def test_nothing_is_learnt_behind_an_end_of_text_or_of_other_speakers() -> None:
     labelled[4] = False
     target = TableTarget(habitual(), SIZE, eos=frozenset({5}))
     settings = LabelSettings(kind="truth", ahead=2, window=8)
-    labels = Teacher(target, Stream(ids, labelled), settings).label(0)
+    labels = Teacher(target, TokenStream(ids, labelled), settings).label(0)
     assert labels.tokens[0].tolist() == [1, 5, NOTHING]
     firsts = labels.tokens[:, 0].tolist()
     assert 3 not in firsts, "the token of another speaker"
@@ -134,7 +134,7 @@ class Spoken:
 def test_of_chats_what_the_assistant_says_is_learnt() -> None:
     messages = [{"role": role, "content": said} for role, said in (("user", "hi"), ("assistant", "yo"))] * 2
     vocabulary: Any = Spoken()
-    found = stream_of([Chat(messages)], vocabulary, None)
+    found = stream_of([ChatText(messages)], vocabulary, None)
     assert "".join(map(chr, found.ids)) == "<u>hi<a>yo<u>hi<a>yo"
     assert "".join(map(chr, found.ids[found.labelled])) == "yoyo"
 

@@ -22,7 +22,7 @@ from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.tally import StepTally
 from paceline_make import cards
 from paceline_make.dictionary.build import DictionarySettings, build
-from paceline_make.dictionary.counting import Counts, count
+from paceline_make.dictionary.counting import NgramCounts, count
 from paceline_make.dictionary.emulator import Dictionaries, Script
 from paceline_make.dictionary.running import spelled
 from paceline_make.dictionary.statistics import statistics
@@ -60,7 +60,7 @@ def make(
     return header, _tried(mine, counts, vocabulary)
 
 
-def _tried(texts: Sequence[CorpusText], counts: Counts, vocabulary: Vocabulary) -> StepTally:
+def _tried(texts: Sequence[CorpusText], counts: NgramCounts, vocabulary: Vocabulary) -> StepTally:
     """The dictionary on held-out passages from all over the sources."""
     passages = [passage for text in texts for passage in text.held_out]
     taken = max(1, TRIED * len(passages) // max(1, sum(map(len, passages))))

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline_lab import (
     Corpus,
-    Counts,
     EntryRule,
+    NgramCounts,
     Sources,
     count_ngrams,
     emulate,
@@ -149,7 +149,7 @@ def measure(job: tuple[Path, Settings, Pair]) -> Pair:
     }
     found = emulate(
         vocabulary,
-        Counts.load(counts),
+        NgramCounts.load(counts),
         documents,
         orders=settings.orders,
         sizes=settings.sizes,

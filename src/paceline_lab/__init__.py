@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from paceline_lab.measure import calibrate_method as calibrate_method
     from paceline_lab.measure import race_methods as race_methods
     from paceline_make.dictionary import counting
-    from paceline_make.dictionary.counting import Counts as Counts
+    from paceline_make.dictionary.counting import NgramCounts as NgramCounts
     from paceline_make.dictionary.emulator import Emulated as Emulated
     from paceline_make.dictionary.emulator import emulate as emulate
     from paceline_make.texts import corpus
@@ -77,7 +77,7 @@ _HOME = {
         "paceline_lab.bench.summary": "Figures Summary",
         "paceline_lab.bench.waiting": "Waiting",
         "paceline_lab.machine.overlap": "OverlapCell OverlapTrial",
-        "paceline_make.dictionary.counting": "Counts",
+        "paceline_make.dictionary.counting": "NgramCounts",
         "paceline_make.dictionary.counting:count": "count_ngrams",
         "paceline_make.dictionary.emulator": "Emulated emulate",
         "paceline_make.texts.corpus": "Corpus open_corpus",

@@ -16,7 +16,7 @@ from paceline.dictionary.packing import MOST
 from paceline.dictionary.rules import EntryRule
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
-from paceline_make.dictionary.counting import Counts
+from paceline_make.dictionary.counting import NgramCounts
 from paceline_make.dictionary.endings import under
 from paceline_make.dictionary.running import spelled
 from paceline_make.dictionary.statistics import Statistics, statistics
@@ -52,7 +52,7 @@ class DictionarySettings:
 
 def build(
     out: Path,
-    counts: Counts,
+    counts: NgramCounts,
     vocabulary: Vocabulary,
     settings: DictionarySettings,
     *,

@@ -15,7 +15,7 @@ from paceline_make.cluster import innermost, join
 from paceline_make.dictionary.counting import (
     PARTS,
     TEXT_IN_MEMORY,
-    Counts,
+    NgramCounts,
     check_limits,
     counted,
     most_frequent,
@@ -48,7 +48,7 @@ def count_on_cluster(
     folder: Path | None = None,
     address: str = "local",
     advance: Advance | None = None,
-) -> Counts:
+) -> NgramCounts:
     """The result of `count`, to the last n-gram. `memory` and `folder` are those of one task. `address` is
     that of `join`."""
     need("ray", "counting on a cluster", "cluster")
@@ -106,19 +106,19 @@ def _counted_block(lines: pa.Table, order: int, resources: Resources) -> list[pa
     return [table.filter(pc.equal(table["part"], part)) for part in range(PARTS)]
 
 
-def _summed_part(part: int, limits: Limits, resources: Resources, *tables: pa.Table) -> Counts:
+def _summed_part(part: int, limits: Limits, resources: Resources, *tables: pa.Table) -> NgramCounts:
     return _selected(tables, summed("tables", part), limits, resources, 1)
 
 
-def _whole(parts: list[Counts], limits: Limits, resources: Resources) -> Counts:
+def _whole(parts: list[NgramCounts], limits: Limits, resources: Resources) -> NgramCounts:
     found = _selected([part.grams for part in parts], "SELECT * FROM tables", limits, resources, None)
     distinct = {words: sum(part.distinct[words] for part in parts) for words in found.distinct}
-    return Counts(found.grams, sum(part.words for part in parts), distinct)
+    return NgramCounts(found.grams, sum(part.words for part in parts), distinct)
 
 
 def _selected(
     tables: Sequence[pa.Table], grams: str, limits: Limits, resources: Resources, threads: int | None
-) -> Counts:
+) -> NgramCounts:
     import pyarrow as pa
 
     memory, folder = resources

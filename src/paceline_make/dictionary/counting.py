@@ -40,7 +40,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Counts:
+class NgramCounts:
     """The most frequent n-grams of a corpus, and how many there were in all."""
 
     grams: pa.Table
@@ -62,7 +62,7 @@ class Counts:
         write_whole(path, [content.getvalue()])
 
     @classmethod
-    def load(cls, path: str | Path) -> Counts:
+    def load(cls, path: str | Path) -> NgramCounts:
         need("pyarrow", "reading counts", "dict")
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -89,7 +89,7 @@ def count(
     threads: int | None = None,
     folder: Path | None = None,
     advance: Advance | None = None,
-) -> Counts:
+) -> NgramCounts:
     """The most frequent n-grams of up to `order` words, at most `limit` for each number of words. Counting takes at
     most `memory`; what does not fit is written to `folder`."""
     need("duckdb", "counting", "dict")
@@ -146,7 +146,7 @@ def check_limits(order: int, min_count: int, limit: int) -> None:
             raise InputError(f"{name} must be at least 1, not {value}")
 
 
-def most_frequent(database: Database, order: int, min_count: int, limit: int) -> Counts:
+def most_frequent(database: Database, order: int, min_count: int, limit: int) -> NgramCounts:
     """The counts of the database's `grams`: of each number of words, the most frequent in the order of `Counts`."""
     import pyarrow as pa
 
@@ -161,7 +161,7 @@ def most_frequent(database: Database, order: int, min_count: int, limit: int) ->
         )
         kept = f"SELECT gram, count {known} AND count >= {least} ORDER BY count DESC, gram LIMIT {limit}"
         tables.append(database.table(kept).cast(schema))
-    return Counts(
+    return NgramCounts(
         pa.concat_tables(tables), times.get(1, 0), {words: distinct.get(words, 0) for words in range(1, order + 1)}
     )
 

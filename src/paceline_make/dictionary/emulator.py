@@ -25,7 +25,7 @@ from paceline.dictionary.rules import EntryRule
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.tally import StepTally
-from paceline_make.dictionary.counting import Counts
+from paceline_make.dictionary.counting import NgramCounts
 from paceline_make.dictionary.endings import under
 from paceline_make.dictionary.statistics import Statistics, statistics
 
@@ -59,7 +59,7 @@ class Emulated:
 
 def emulate(
     vocabulary: Vocabulary,
-    counts: Counts,
+    counts: NgramCounts,
     documents: Sequence[str],
     *,
     orders: Sequence[int] = (1, 2, 3),

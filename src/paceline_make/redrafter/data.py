@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from paceline.errors import InputError
 from paceline.tree import Bools
 from paceline.vocabulary import Vocabulary
-from paceline_make.texts.fields import Chat, Passage
+from paceline_make.texts.fields import ChatText, Passage
 
 Ids = NDArray[np.int32]
 Piece = tuple[str, bool]
@@ -22,7 +22,7 @@ Piece = tuple[str, bool]
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class TokenStream:
     """All passages behind one another, an end-of-text token before each."""
 
     ids: Ids
@@ -35,7 +35,7 @@ class Stream:
 
 def pieces_of(passage: Passage, vocabulary: Vocabulary) -> list[Piece]:
     """Of a chat, in the tokenizer's template, what the assistant says is learnt, and the rest is not."""
-    if not isinstance(passage, Chat):
+    if not isinstance(passage, ChatText):
         return [(passage, True)]
     found, done, messages = list[Piece](), "", list(passage.messages)
     for number, message in enumerate(messages):
@@ -50,7 +50,7 @@ def pieces_of(passage: Passage, vocabulary: Vocabulary) -> list[Piece]:
     return found
 
 
-def stream_of(passages: Sequence[Passage], vocabulary: Vocabulary, end: int | None) -> Stream:
+def stream_of(passages: Sequence[Passage], vocabulary: Vocabulary, end: int | None) -> TokenStream:
     """The tokens of the passages; those of a piece do not depend on the pieces beside it."""
     pieces = [pieces_of(passage, vocabulary) for passage in passages]
     encoded = iter(vocabulary.encode_all([text for each in pieces for text, _ in each]))
@@ -63,7 +63,7 @@ def stream_of(passages: Sequence[Passage], vocabulary: Vocabulary, end: int | No
             tokens = np.array(next(encoded), np.int32)
             ids.append(tokens)
             labelled.append(np.full(len(tokens), learnt))
-    return Stream(np.concatenate(ids), np.concatenate(labelled))
+    return TokenStream(np.concatenate(ids), np.concatenate(labelled))
 
 
 def divided(passages: Sequence[Passage], share: float) -> tuple[list[Passage], list[Passage]]:

@@ -15,7 +15,7 @@ import torch
 
 from paceline.errors import InputError
 from paceline.targets.base import Request, Rows, Target, Want
-from paceline_make.redrafter.data import Stream
+from paceline_make.redrafter.data import TokenStream
 
 KINDS = ("truth", "greedy", "sampled", "soft")
 NOTHING = -100
@@ -70,7 +70,7 @@ class Labels(NamedTuple):
 class Teacher:
     """A target that labels windows of a stream."""
 
-    def __init__(self, target: Target, stream: Stream, settings: LabelSettings) -> None:
+    def __init__(self, target: Target, stream: TokenStream, settings: LabelSettings) -> None:
         self.target, self.stream, self.settings = target, stream, settings
         self.ends = torch.tensor(sorted(target.eos) or [NOTHING])
         longest = settings.window if target.context_length is None else target.context_length - settings.ahead - 1

@@ -21,7 +21,7 @@ from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
 from paceline.files import check_folder, claimed, naming, write_whole
 from paceline.targets.place import free_memory
-from paceline_make.redrafter.data import Stream, divided, stream_of
+from paceline_make.redrafter.data import TokenStream, divided, stream_of
 from paceline_make.redrafter.labels import Labels, LabelSettings, Teacher, joined
 from paceline_make.redrafter.lessons import FreshLessons, Lessons, StoredLessons, rank
 from paceline_make.redrafter.loop import HeadTraining, Schedule, TrainingReport, judged
@@ -83,7 +83,7 @@ class Workshop:
         self.training, self.held = divided(passages, recipe.held_out)
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> TokenStream:
         return self.teacher.stream
 
     @cached_property

@@ -16,13 +16,13 @@ MESSAGES = "messages"
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatText:
     """A conversation: messages that have a role and a content each."""
 
     messages: Sequence[dict[str, Any]]
 
 
-Passage = str | Chat
+Passage = str | ChatText
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Fields:
             raise InputError(f"{lacking} {' or '.join(wanted)}; it has {', '.join(there) or 'none'}, name one of them")
 
 
-def chat_of(messages: Any, where: str) -> Chat | None:
+def chat_of(messages: Any, where: str) -> ChatText | None:
     if messages is None:
         return None
     if isinstance(messages, list) and messages and all(_is_message(one) for one in messages):
-        return Chat(messages)
+        return ChatText(messages)
     raise InputError(f'{where}: "{MESSAGES}" is no list of roles and contents; mend or remove that record')
 
 

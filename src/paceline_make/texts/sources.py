@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from paceline.errors import DamagedFile, InputError, need
 from paceline.files.reading import DESCRIPTION, parse, read_file
-from paceline_make.texts.fields import Chat, Fields, Passage
+from paceline_make.texts.fields import ChatText, Fields, Passage
 from paceline_make.texts.lines import (
     COMPRESSED,
     NOT_UTF8,
@@ -134,7 +134,7 @@ class Records(TextSource):
     def _mended(self, passage: Passage, log: CorpusLog) -> Passage:
         if isinstance(passage, str):
             return self._sound(passage, log)
-        return Chat(
+        return ChatText(
             [
                 {name: self._sound(value, log) if isinstance(value, str) else value for name, value in said.items()}
                 for said in passage.messages

@@ -17,7 +17,7 @@ from paceline_make.commands.texts import add_texts, say_notes
 
 if TYPE_CHECKING:
     from paceline_make.dictionary.build import Advance
-    from paceline_make.dictionary.counting import Counts
+    from paceline_make.dictionary.counting import NgramCounts
     from paceline_make.texts.corpus import Corpus
 
 NGRAMS = 1_000_000
@@ -136,7 +136,7 @@ def _check_counting(options: argparse.Namespace) -> None:
         )
 
 
-def _counted(corpus: Corpus, options: argparse.Namespace, advance: Advance) -> Counts:
+def _counted(corpus: Corpus, options: argparse.Namespace, advance: Advance) -> NgramCounts:
     limits = {
         "order": options.order,
         "min_count": options.min_count,

@@ -39,7 +39,7 @@ def show_trace(options: argparse.Namespace, vocabulary: Vocabulary, ids: list[in
     """Print the steps from n-grams to the entry, for each prefix that the text ends with down to one that is kept.
     With --dict, also print whether the dictionary has the same entry."""
     need("pyarrow", "tracing an entry", "dict")
-    from paceline_make.dictionary.counting import Counts
+    from paceline_make.dictionary.counting import NgramCounts
     from paceline_make.dictionary.endings import under
     from paceline_make.dictionary.running import spelled
     from paceline_make.dictionary.statistics import statistics
@@ -47,7 +47,7 @@ def show_trace(options: argparse.Namespace, vocabulary: Vocabulary, ids: list[in
 
     dictionary = _dictionary(options, vocabulary)
     settings = _settings(options, dictionary)
-    grams = spelled(Counts.load(options.trace).grams, vocabulary)[: settings.order]
+    grams = spelled(NgramCounts.load(options.trace).grams, vocabulary)[: settings.order]
     known = statistics(grams, settings.longest_prefix)
     found = under(settings.rule, known, grams, settings.longest_completion)
     traces = list(traced(found, grams, settings, ids))
