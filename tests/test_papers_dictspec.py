@@ -18,7 +18,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from paceline.vocabulary import Vocabulary
-from paceline_lab import Counts
+from paceline_lab import NgramCounts
 from papers.common import Claim
 from papers.dictspec import figure1_fertility, figure2_sizes, figure3_orders, sweep, table3_fertility, table4_best
 from papers.dictspec.data import fertility
@@ -84,7 +84,9 @@ def test_every_cell_is_there_and_its_text_was_not_counted(swept: Any, place: Pat
         lines = (place / f"{language}.txt").read_text(encoding="utf8").splitlines()
         tested = {line for text in held["documents"] for line in text.splitlines()}
         counted = sum(len(line.split()) for line in lines if line not in tested)
-        assert counted == held["train_words"] == Counts.load(place / "whole" / "counts" / f"{language}.parquet").words
+        assert (
+            counted == held["train_words"] == NgramCounts.load(place / "whole" / "counts" / f"{language}.parquet").words
+        )
         assert swept[swept.language == language].test_words.between(200, 219).all()
 
 
