@@ -396,7 +396,7 @@ import numpy as np, pyarrow as pa, torch
 from paceline_make.dictionary import counting
 from paceline_make.texts import corpus
 from paceline_make.texts.corpus import Corpus
-from paceline_make.dictionary.counting import Counts, count
+from paceline_make.dictionary.counting import NgramCounts, count
 from paceline.drafters import indexing
 from paceline.drafters.memory import Memory
 from paceline.files import write_whole
@@ -417,7 +417,7 @@ for write in (
     lambda: test_profile.save(test_profile.profile()),
     lambda: open_model("pocket+ballast:12M"),
     lambda: indexing.build(Path("store"), [np.arange(9999)], ""),
-    lambda: Counts(pa.table({"gram": [str(n) for n in range(9999)], "count": range(9999)}), 1, {}).save("counts"),
+    lambda: NgramCounts(pa.table({"gram": [str(n) for n in range(9999)], "count": range(9999)}), 1, {}).save("counts"),
     lambda: directory.write_about(run),
     memory.save,
     lambda: count(words, folder=Path("spill"), memory="300MB", threads=1),
