@@ -160,7 +160,7 @@ def test_a_text_that_was_paused_is_the_same_text(every: int) -> None:
             steps += 1
             for writing in paused:
                 batch.resume(writing)
-            paused = [] if steps % every else [w for w in texts if w.session is not None and w.context.finish is None]
+            paused = [] if steps % every else list(batch._writing.values())
             for writing in paused:
                 batch.pause(writing)
             paused = [writing for writing in paused if writing in batch._paused]
