@@ -98,8 +98,8 @@ def short_repr(settings: Any) -> str:
     """A dataclass by the fields that are not as they are by default."""
     usual = type(settings)()
     given = ((one.name, getattr(settings, one.name)) for one in fields(settings))
-    told = (f"{name}={value!r}" for name, value in given if value != getattr(usual, name))
-    return f"{type(settings).__name__}({', '.join(told)})"
+    shown = (f"{name}={value!r}" for name, value in given if value != getattr(usual, name))
+    return f"{type(settings).__name__}({', '.join(shown)})"
 
 
 def require(holds: bool, sentence: str) -> None:

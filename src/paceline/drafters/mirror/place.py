@@ -132,8 +132,7 @@ def begin(place: DraftPlace, read: Callable[[Connection], None]) -> Begun:
         begun.put(child)
         read(ours)
         child.kill()
-        child.wait()
-        ours.close()
+        child.wait()  # the connection closes with its last user, which may be about to send
 
     threading.Thread(target=begin_and_read, name="draft process", daemon=True).start()
     child = begun.get()
