@@ -653,6 +653,56 @@ def test_what_is_no_stand_in_is_let_pass() -> None:
         assert stand_ins(Path("f.py"), good) == []
 
 
+# --- (l) who reads a clock ----------------------------------------------------------------------------------
+
+CLOCKS = {
+    "once": "seconds of what is done once, which no round pays for",
+    "files": "locks are waited for, and old files found",
+    "dictionary/index.py": "old files are found",
+    "drafters/suffix.py": "a store is saved every so often",
+    "drafters/mirror": "another process is waited for, and times its own forwards",
+    "targets/hf/compiled.py": "what is quicker here is chosen at load",
+    "targets/hf/speed.py": "what is quicker here is chosen at load",
+    "targets/hf/integers/kernels.py": "what is quicker here is chosen at load",
+    "planning/probed.py": "the probe",
+    "engine/calls.py": "what drivers share",
+    "engine/serial.py": "a driver",
+    "engine/batch.py": "a driver",
+    "integrations/vllm": "a host, whose rounds it times",
+    "integrations/transformers": "a host, whose rounds it times",
+    "cli": "a command's own seconds",
+}
+"""Rooms and files of `paceline` that may ask for the time, and what for. A round, a plan and a text must not depend on
+it in any other way."""
+
+
+def stray_clocks(path: Path, source: str) -> list[str]:
+    within = Path(*path.parts[1:]).as_posix()
+    if path.parts[0] != "paceline" or any(
+        f"{within.removesuffix('.py')}/".startswith(f"{place.removesuffix('.py')}/") for place in CLOCKS
+    ):
+        return []
+    return [
+        f"{path}:{line} reads a clock"
+        for line, name in imported_names(path, source)
+        if name.partition(".")[0] in {"time", "timeit"}
+    ]
+
+
+def test_only_drivers_hosts_and_the_probe_read_a_clock() -> None:
+    assert complaints_of_tree(stray_clocks) == []
+    for place in CLOCKS:
+        assert (SRC / "paceline" / place).exists() or (SRC / "paceline" / f"{place}.py").exists(), place
+
+
+@pytest.mark.parametrize("source", ["import time", "from time import monotonic", "def f():\n    import timeit"])
+def test_a_stray_clock_is_seen(source: str) -> None:
+    assert len(stray_clocks(Path("paceline/engine/loop.py"), source)) == 1
+    assert stray_clocks(Path("paceline/engine/serial.py"), source) == []
+    assert stray_clocks(Path("paceline/drafters/mirror/place.py"), source) == []
+    assert stray_clocks(Path("paceline_lab/bench/race.py"), source) == []
+
+
 # --- (k) a setting of sampling is named in one file ---------------------------------------------------------
 
 SETTINGS = frozenset(
