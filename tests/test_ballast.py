@@ -28,7 +28,7 @@ from paceline.targets.pocket.ballast import (
     widened_config,
 )
 from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle, read_tokenizer
-from paceline.targets.pocket.names import NAMES
+from paceline.targets.pocket.names import POCKET_NAMES
 from paceline.targets.pocket.shape import CLOSE_ENOUGH, ModelShape, choose_shape, read_ballast
 from paceline_lab.check.adversaries import OracleDrafter
 from thinning import thinned
@@ -276,7 +276,7 @@ def test_a_name_with_ballast_stays_with_the_target(name: str) -> None:
     assert open_model(name.partition("+")[0])[0].fingerprint() != target.fingerprint()
 
 
-@pytest.mark.parametrize("source", NAMES)
+@pytest.mark.parametrize("source", POCKET_NAMES)
 @pytest.mark.parametrize("size", ["30M", "60M", "250M", "500M", "500M/150k", "1.5B", "7b/128000"])
 def test_sizes_are_met(source: str, size: str) -> None:
     config = read_bundle(source).config

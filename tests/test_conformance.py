@@ -40,9 +40,9 @@ from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
 from paceline_lab.check import (
     ADVERSARIES,
+    CHECKED_METHODS,
     CHOOSING,
-    METHODS,
-    SIZES,
+    DRAFT_SIZES,
     WITH_DICTIONARY,
     Checker,
     Report,
@@ -51,7 +51,7 @@ from paceline_lab.check import (
     walk,
 )
 from paceline_lab.check import run as checking
-from paceline_lab.check.adversaries import SAMPLED
+from paceline_lab.check.adversaries import SAMPLED_SELF
 from paceline_lab.check.cases import LATE, PILOTS, Case, Setting, aimed, by_default, samplings, settings
 from paceline_lab.check.record import Recording, law_faults, record
 from paceline_lab.check.report import CaseResult
@@ -84,7 +84,7 @@ def recorded(subject: HFTarget | TableTarget, setting: Setting | None = None) ->
     return record(setting or greedy(subject), subject, subject.open(256))
 
 
-def small_check(subject: HFTarget, *batches: int, methods: Sequence[str] = ("(oracle tree)", SAMPLED)) -> Report:
+def small_check(subject: HFTarget, *batches: int, methods: Sequence[str] = ("(oracle tree)", SAMPLED_SELF)) -> Report:
     """Two adversaries, one draft size."""
     checker = Checker(subject, None, methods, ("fixed:8",), max_new_tokens=LATE + 2, batches=batches or (1,))
     return checker.run()
@@ -127,7 +127,7 @@ def float64_grid(*methods: str, rules: Sequence[Rule] = tuple(Rule)) -> int:
     vocabulary = Vocabulary(families.byte_tokenizer())
     model = families.build("gemma3", dtype=torch.float64, vocab_size=vocabulary.size)
     target = prepare(HFTarget(model, name="gemma3"))
-    summary = Checker(target, vocabulary, methods, fixed(SIZES), rules, batches=(1,)).run().summary()
+    summary = Checker(target, vocabulary, methods, fixed(DRAFT_SIZES), rules, batches=(1,)).run().summary()
     assert summary["faults"] == []
     assert summary["cases"] == summary["equal"]
     assert summary["flips_per_1000"] == summary["control_flips_per_1000"] == 0
@@ -166,9 +166,9 @@ def test_texts_are_long_and_mostly_sampled() -> None:
 def test_every_method_meets_every_planner_and_every_size_without_trying_all_with_all() -> None:
     names = list(samplings(100, 0))
     assert set(PILOTS) <= set(names)
-    for method in (*METHODS, *WITH_DICTIONARY, *ADVERSARIES):
+    for method in (*CHECKED_METHODS, *WITH_DICTIONARY, *ADVERSARIES):
         planned = {name: by_default(method, name) for name in names}
-        assert {planner for planners in planned.values() for planner in planners} == {*fixed(SIZES), *CHOOSING}
+        assert {planner for planners in planned.values() for planner in planners} == {*fixed(DRAFT_SIZES), *CHOOSING}
         assert sum(map(len, planned.values())) <= (2 if method in ADVERSARIES else 1) * len(names) + 2 * 2
 
 
@@ -292,7 +292,7 @@ def test_each_mistake_is_caught(mistake: Callable[[pytest.MonkeyPatch], None], m
 def test_a_bias_of_acceptance_shows_in_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """In no single text, but in those of all settings together. By default `test_statistics` sees the same mistake."""
     accepts_with_p(monkeypatch)
-    methods, rules = (SAMPLED,), (Rule.REJECTION,)
+    methods, rules = (SAMPLED_SELF,), (Rule.REJECTION,)
     with only_in(*(name for name, sampling in samplings(97, 0).items() if not sampling.greedy)):
         report = Checker(target(), None, methods, ("fixed:8",), rules, LATE + 2, batches=(1,)).run()
     assert any("tokens off the law" in sentence for sentence in report.sentences())
@@ -331,7 +331,7 @@ def test_a_greedy_law_that_refuses_the_drafted_token_is_a_difference(monkeypatch
     subject = target()
     monkeypatch.setattr(verify, "_accept_sampled", wrong)
     recording = recorded(subject)
-    result = Checker(subject).compare(Case(SAMPLED, Rule.REJECTION, "fixed:8", recording.setting), recording)
+    result = Checker(subject).compare(Case(SAMPLED_SELF, Rule.REJECTION, "fixed:8", recording.setting), recording)
     assert result.count(Cause.BUG) > 3
     assert len({flip.index for flip, _ in result.flips}) == len(result.flips)
 
@@ -346,7 +346,7 @@ def test_bfloat16_differences_are_near_ties_within_the_control() -> None:
     assert report.control_flips > 0
     assert report.summary()["flips_per_1000"] > 0
     with only_in("greedy", "t=1 top-p 0.9"):
-        assert small_check(subject, methods=(SAMPLED,)).bugs == 0
+        assert small_check(subject, methods=(SAMPLED_SELF,)).bugs == 0
 
 
 def test_a_difference_far_from_a_tie_is_a_bug_in_any_type() -> None:

@@ -33,7 +33,7 @@ from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, ROOT, DraftTree
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
-from paceline_lab.check import METHODS, WITH_DICTIONARY, Checker, completing
+from paceline_lab.check import CHECKED_METHODS, WITH_DICTIONARY, Checker, completing
 from paceline_lab.check import run as checking
 
 Ids = tuple[int, ...]
@@ -589,6 +589,6 @@ def test_methods_with_a_dictionary_are_checked_where_one_comes_along(
     monkeypatch: pytest.MonkeyPatch, tokenizers: tuple[Vocabulary, Vocabulary]
 ) -> None:
     monkeypatch.setattr(checking, "shipped", module.shipped)
-    assert set(WITH_DICTIONARY).isdisjoint(METHODS)
+    assert set(WITH_DICTIONARY).isdisjoint(CHECKED_METHODS)
     assert completing(tokenizers[0]) == WITH_DICTIONARY
     assert completing(tokenizers[1]) == completing(None) == ()

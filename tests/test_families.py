@@ -21,7 +21,7 @@ from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf import attention
 from paceline.targets.hf.attention import View
-from paceline.targets.hf.interface import NAME, attend
+from paceline.targets.hf.interface import ATTENTION_NAME, attend
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.own import Mode
 from paceline.targets.hf.target import HFTarget
@@ -205,7 +205,7 @@ def drop(argument: str) -> Callable[[HFTarget, pytest.MonkeyPatch], None]:
             assert options.pop(argument) is not None
             return attend(*given, **options)
 
-        patch.setitem(ALL_ATTENTION_FUNCTIONS, NAME, forgetful)
+        patch.setitem(ALL_ATTENTION_FUNCTIONS, ATTENTION_NAME, forgetful)
 
     return mistake
 

@@ -53,12 +53,12 @@ from paceline.targets.hf.fixed.capture import (
 from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.kernels import piece_of
 from paceline.targets.hf.fixed.replay import FixedPath
-from paceline.targets.hf.fixed.shapes import SHORTEST, ForwardShape, block, stretch
+from paceline.targets.hf.fixed.shapes import SHORTEST_RECORDED_TEXT, ForwardShape, block, stretch
 from paceline.targets.hf.fixed.slab import AHEAD, GRAIN, Slab, SlabRows, bucket
 from paceline.targets.hf.fixed.step import Step
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward
-from paceline.targets.hf.path import UNEXPECTED
+from paceline.targets.hf.path import UNTESTED_ERRORS
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
@@ -359,7 +359,7 @@ def test_what_an_exit_says_is_heard_once_where_the_forward_is_repeated() -> None
             pair.keep([0])
 
 
-@pytest.mark.parametrize("forgiven", [(), UNEXPECTED])
+@pytest.mark.parametrize("forgiven", [(), UNTESTED_ERRORS])
 def test_an_error_of_a_listener_is_raised_and_ends_no_recording(forgiven: tuple[type[Exception], ...]) -> None:
     def broken(_: Tensor) -> None:
         raise ValueError("not what I wanted to hear")
@@ -611,7 +611,7 @@ def test_a_mistake_of_ours_is_not_passed_over(
         gap(target, plain, [pair.requests(1, random_tree(1))])
     assert path_of(target).refused is None
     assert not recwarn.list
-    path_of(target).forgiven = UNEXPECTED
+    path_of(target).forgiven = UNTESTED_ERRORS
     assert gap(target, plain, [pair.requests(1, random_tree(1))]) < CLOSE
     pair.keep([0, 1])
     assert gap(target, plain, [pair.requests(1, random_tree(2))]) < CLOSE
@@ -1017,7 +1017,7 @@ def test_blocks_hold_their_slots_and_are_few() -> None:
 
 def test_lengths_are_rounded_up_by_a_quarter_at_most() -> None:
     for length in range(1, 9000):
-        assert length <= stretch(length) <= max(length + SHORTEST, 1.25 * length)
+        assert length <= stretch(length) <= max(length + SHORTEST_RECORDED_TEXT, 1.25 * length)
     lengths = {stretch(length) for length in range(1, 131073)}
     assert len(lengths) < 45
     assert all(length % piece_of(length) == 0 and length <= 64 * piece_of(length) for length in lengths)

@@ -225,7 +225,7 @@ def test_a_prompt_from_standard_input_by_either_name(monkeypatch: pytest.MonkeyP
     for how in (("-", None), (None, Path("-"))):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Once")))
         assert options.read_prompt(*how) == "Once"
-    monkeypatch.setattr(options, "PROMPT", 3)
+    monkeypatch.setattr(options, "PROMPT_BYTES", 3)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Once")))
     with pytest.raises(ValueError, match="cannot read standard input: it goes on"):
         options.read_prompt("-", None)

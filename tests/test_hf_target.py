@@ -11,7 +11,7 @@ from families import FAMILIES, build
 from paceline.drafters.lookup import Lookup
 from paceline.targets.base import Request, Want
 from paceline.targets.cache import CacheRows
-from paceline.targets.hf.interface import NAME
+from paceline.targets.hf.interface import ATTENTION_NAME
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import ROOT, DraftTree
 from scoring import (
@@ -123,7 +123,7 @@ def test_an_interrupted_forward_leaves_nothing_to_repair(monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         score(target, rows, 1, random_tree(1))
     hook.remove()
-    assert target.model.config._attn_implementation != NAME
+    assert target.model.config._attn_implementation != ATTENTION_NAME
     tree = random_tree(2)
     assert path_gaps(target.model, score(target, rows, 1, tree), TEXT, 1, tree) < CLOSE
     rows.check()
@@ -213,7 +213,7 @@ def test_a_model_stays_as_its_owner_set_it_up(name: str, implementation: str) ->
 
 def test_our_attention_refuses_forwards_that_are_not_ours() -> None:
     model = build("llama")
-    model.config._attn_implementation = NAME
+    model.config._attn_implementation = ATTENTION_NAME
     with pytest.raises(RuntimeError, match="choose 'sdpa' for others"):
         model(torch.tensor([[1, 2]]))
 

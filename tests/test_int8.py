@@ -22,7 +22,7 @@ from paceline.targets.base import Request, Want
 from paceline.targets.hf import load as loading
 from paceline.targets.hf.attention import PackedKVCache, Segment
 from paceline.targets.hf.integers import kernels, operations
-from paceline.targets.hf.integers.kernels import LARGEST, FbgemmHalves, InFloats, Product, chosen, is_exact
+from paceline.targets.hf.integers.kernels import LARGEST_INT8, FbgemmHalves, InFloats, Product, chosen, is_exact
 from paceline.targets.hf.integers.linear import Int8Linear, quantized
 from paceline.targets.hf.integers.operations import ExactOperations, coarse, step_below, to_steps
 from paceline.targets.hf.integers.target import IntegerTarget, check_place
@@ -93,7 +93,7 @@ class Negates(Reference):
     """Moves signs from rows to weights, of which -128 has no opposite in 8 bits."""
 
     def __call__(self, rows: Tensor) -> Tensor:
-        weights = self.integers.clamp(min=-LARGEST).double()
+        weights = self.integers.clamp(min=-LARGEST_INT8).double()
         return (rows.double() @ weights.t()).float().mul_(self.scales)
 
 
@@ -161,7 +161,7 @@ def test_a_weight_has_a_scale_for_every_channel() -> None:
     weight = torch.randn(5, 40) * torch.tensor([1e-3, 1.0, 50.0, 0.0, 7.0])[:, None]
     integers, scales = quantized(weight)
     assert integers.dtype is torch.int8
-    assert bool((integers.abs().amax(1)[[0, 1, 2, 4]] == LARGEST).all())
+    assert bool((integers.abs().amax(1)[[0, 1, 2, 4]] == LARGEST_INT8).all())
     assert bool(((integers * scales[:, None] - weight).abs() <= scales[:, None] / 1.99).all())
 
 
@@ -376,7 +376,7 @@ def checked(target: HFTarget) -> Any:
 def one_scale(self: Int8Linear, rows: Tensor) -> Tensor:
     """A step for all rows of a forward."""
     flat = rows.reshape(-1, self.in_features)
-    step = flat.abs().max() / LARGEST
+    step = flat.abs().max() / LARGEST_INT8
     return self.product(flat / step).mul_(step).view(*rows.shape[:-1], self.out_features)
 
 

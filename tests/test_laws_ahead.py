@@ -37,9 +37,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return laws(places)
 
     monkeypatch.setattr(calls, "laws", counted)
-    monkeypatch.setattr(calls, "HOST", "elsewhere")
-    monkeypatch.setattr(law_module, "HOST", "elsewhere")
-    monkeypatch.setattr("paceline.law.contenders.SMALL", 0)
+    monkeypatch.setattr(calls, "HOST_DEVICE", "elsewhere")
+    monkeypatch.setattr(law_module, "HOST_DEVICE", "elsewhere")
+    monkeypatch.setattr("paceline.law.contenders.WHOLE_ROW_TOKENS", 0)
     return sizes
 
 

@@ -13,7 +13,7 @@ import paceline
 from paceline.api.model import LanguageModel
 from paceline.api.pictures import TokenPicture, cells
 from paceline.api.pictures.notebook import fragment
-from paceline.api.pictures.page import COLORS, STYLE, page, table_section, token_section
+from paceline.api.pictures.page import COLORS, PAGE_STYLE, page, table_section, token_section
 from paceline.api.pictures.terminal import END, MARKS, OWN, Painter, paint
 from paceline.api.pictures.tokens import HALVES, Kind
 from paceline.api.piece import Piece
@@ -285,7 +285,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def shades(style: str = STYLE.read_text(encoding="utf8")) -> dict[str, tuple[str, str]]:
+def shades(style: str = PAGE_STYLE.read_text(encoding="utf8")) -> dict[str, tuple[str, str]]:
     """The colours of a style sheet in light and dark, by name."""
     found = re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\)", style)
     return {name: (full(light), full(dark)) for name, light, dark in found}

@@ -27,7 +27,7 @@ from paceline.targets.pocket.bundle import (
     read_bundle,
     read_tokenizer,
 )
-from paceline.targets.pocket.names import NAMES, is_bundled
+from paceline.targets.pocket.names import POCKET_NAMES, is_bundled
 from paceline.targets.pocket.target import BundledTarget
 from paceline.vocabulary import Vocabulary
 from scoring import CLOSE, apart, gap_to_own, scored_anew
@@ -54,7 +54,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "pocket-draft"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", POCKET_NAMES)
 def test_a_bundled_model_writes_without_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("a bundled model asked for the network")
@@ -69,30 +69,30 @@ def test_a_bundled_model_writes_without_network(name: str, monkeypatch: pytest.M
 
 def test_the_models_are_small_and_of_the_shapes_they_are_sold_as() -> None:
     assert weight_bytes(bundle.MODELS) <= MOST_BYTES
-    sizes = {name: sum(w.numel() for w in bundle.read_bundle(name).weights.values()) for name in NAMES}
+    sizes = {name: sum(w.numel() for w in bundle.read_bundle(name).weights.values()) for name in POCKET_NAMES}
     assert 7e6 < sizes["pocket"] < 9e6
     assert all(1e6 < sizes[name] < 2e6 for name in ("pocket-draft", "pocket-foreign"))
 
 
 def test_the_card_tells_the_weights_that_are_shipped() -> None:
     card = (bundle.MODELS / "CARD.md").read_text(encoding="utf8")
-    for name in NAMES:
+    for name in POCKET_NAMES:
         assert open_model(name)[0].fingerprint() in card
 
 
 def test_draft_and_target_speak_one_vocabulary_and_the_foreign_model_another() -> None:
-    prints = [Vocabulary(read_tokenizer(name)).fingerprint for name in NAMES]
+    prints = [Vocabulary(read_tokenizer(name)).fingerprint for name in POCKET_NAMES]
     assert prints[0] == prints[1] != prints[2]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", POCKET_NAMES)
 @pytest.mark.parametrize("text", AWKWARD)
 def test_awkward_text_comes_back_from_the_tokenizers(name: str, text: str) -> None:
     vocabulary = Vocabulary(read_tokenizer(name))
     assert vocabulary.text(vocabulary.encode(text)) == text
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", POCKET_NAMES)
 def test_every_token_has_a_known_spelling_and_the_text_can_end(name: str) -> None:
     target, tokenizer = open_model(name)
     assert tokenizer is not None
@@ -193,7 +193,7 @@ def test_wrong_options_are_told(options: dict[str, Any], sentence: str) -> None:
         open_model("pocket", **options)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", POCKET_NAMES)
 def test_a_bundled_tokenizer_without_transformers_is_transformers_own(name: str) -> None:
     ours, whole = BundledTokenizer(name), read_tokenizer(name)
     assert ours.chat_template is whole.chat_template is None

@@ -253,9 +253,9 @@ def test_a_family_that_fails_in_a_newer_transformers_names_its_version(
     assert why in (sentence := refusal(model))
     assert sentence.endswith("; choose another model")
     major, minor = versions.NEWEST
-    monkeypatch.setattr(versions, "INSTALLED", f"{major}.{minor + 1}rc1")
+    monkeypatch.setattr(versions, "TRANSFORMERS_VERSION", f"{major}.{minor + 1}rc1")
     assert why in refusal(model)
-    monkeypatch.setattr(versions, "INSTALLED", f"{major}.{minor + 1}.0")
+    monkeypatch.setattr(versions, "TRANSFORMERS_VERSION", f"{major}.{minor + 1}.0")
     assert why in (sentence := refusal(model))
     version = f"transformers {major}.{minor + 1}.0 is newer than {major}.{minor}, the newest that this release of "
     advice = f"{version}paceline was tested with: pip install 'transformers<{major}.{minor + 1}'"
@@ -318,7 +318,7 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{not json")
     assert f"{tmp_path / 'config.json'} is damaged: it is not JSON" in refusal(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
-    known = f"transformers {versions.INSTALLED} knows no"
+    known = f"transformers {versions.TRANSFORMERS_VERSION} knows no"
     assert f"vit model, which {known} causal LM for" in refusal(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "of-tomorrow"}))
     assert f"{known} model_type 'of-tomorrow'; a newer version may" in refusal(tmp_path)

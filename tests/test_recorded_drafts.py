@@ -16,7 +16,7 @@ from paceline.drafters.assistant import Assistant
 from paceline.drafters.redrafter import search
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.law import Sampling, on_device
-from paceline.law.draws import INDEX, NUMBERS, Draws, numbers_of
+from paceline.law.draws import DRAW_NUMBERS, INDEX, Draws, numbers_of
 from paceline.law.warp import Warps
 from paceline.targets.base import Request
 from paceline.targets.chains import Chain, ChainDraft
@@ -342,5 +342,5 @@ def test_noise_that_moves_with_a_draft_is_the_public_noise() -> None:
         found = Draws(numbers, cut=False, noisy=True).favoured(ids, *flat, ahead)[0, 0]
         wanted = torch.from_numpy(context.noise.gumbel(3 + ahead, ids[0, 0].numpy())).float()
         assert torch.allclose(found, wanted - wanted.logsumexp(0), atol=1e-4)
-    assert len(numbers[0]) == NUMBERS
+    assert len(numbers[0]) == DRAW_NUMBERS
     assert on_device.gumbel(numbers[:, INDEX:], ids).shape == ids.shape

@@ -18,7 +18,7 @@ from paceline.targets import place
 from paceline.targets.hf import packed, speed
 from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.packed import PackedLinear
-from paceline.targets.hf.speed import ROWS, relative, slowness, widened
+from paceline.targets.hf.speed import TIMED_ROWS, relative, slowness, widened
 from paceline.targets.place import free_memory
 from paceline.tree import DraftTree
 from scoring import load_quietly, score, tokens
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("not_compiled")
 def slow(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Makes this processor so many times as slow in types other than float32, and every model large."""
     times = [3.0]
-    monkeypatch.setattr(speed, "SMALL", 0)
+    monkeypatch.setattr(speed, "SMALL_MODEL_PARAMETERS", 0)
     monkeypatch.setattr(speed, "slowness", lambda *_: times[0])
     return times
 
@@ -49,8 +49,8 @@ def test_times_are_shares_of_the_quickest_by_rows(clock: MadeClock) -> None:
 
         return layer
 
-    steady, steep = dict.fromkeys(ROWS, 2.0), {rows: float(rows) for rows in ROWS}
-    found = relative([taking(steady), taking(steep)], [torch.ones(max(ROWS), 2)] * 2, clock)
+    steady, steep = dict.fromkeys(TIMED_ROWS, 2.0), {rows: float(rows) for rows in TIMED_ROWS}
+    found = relative([taking(steady), taking(steep)], [torch.ones(max(TIMED_ROWS), 2)] * 2, clock)
     assert found == pytest.approx([(2 + 1 + 1) / 3, (1 + 2 + 8) / 3], rel=0.01)
 
 
@@ -128,7 +128,7 @@ def test_a_model_without_linear_layers_stays(slow: list[float]) -> None:
 @pytest.fixture
 def no_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes packed weights slow on this processor, and every model and layer large."""
-    monkeypatch.setattr(speed, "SMALL", 0)
+    monkeypatch.setattr(speed, "SMALL_MODEL_PARAMETERS", 0)
     monkeypatch.setattr(speed, "slowness_of_packing", lambda *_: 2.0)
     monkeypatch.setitem(packed.SMALLEST, torch.float32, 1)
 

@@ -18,8 +18,8 @@ from numba import cfunc
 
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused import products
-from paceline.targets.hf.fused.instructions import FOURS, SETS, Fours, Pairs
-from paceline.targets.hf.fused.tiles import LINE, BytesByFours, BytesByPairs, Tile
+from paceline.targets.hf.fused.instructions import FOURS, INSTRUCTION_SETS, Fours, Pairs
+from paceline.targets.hf.fused.tiles import CACHE_LINE_BYTES, BytesByFours, BytesByPairs, Tile
 from paceline.targets.hf.fused.weights import together
 
 
@@ -45,10 +45,10 @@ class OfHalfAVector(BytesByFours):
 def ways() -> list[type[Tile]]:
     found: list[type[Tile]] = [BytesByPairs, by_pairs()]
     kinds = (("avx2",), ("avx2", "avx512bw"), ("avx2", "avx512bw", "avx512vnni"))
-    found += [by_pairs(*sets) for sets in kinds if SETS.issuperset(sets)]
+    found += [by_pairs(*sets) for sets in kinds if INSTRUCTION_SETS.issuperset(sets)]
     if FOURS is not None:
         found.append(BytesByFours)
-    if "avx512vl" in SETS and "avx512vnni" in SETS:
+    if "avx512vl" in INSTRUCTION_SETS and "avx512vnni" in INSTRUCTION_SETS:
         found.append(OfHalfAVector)
     return found
 
@@ -71,7 +71,7 @@ def multiplied(run: Any, kind: Any, weight: torch.Tensor, rows: torch.Tensor) ->
     if kind.FORM == at.SHORTS:
         given = rows.to(torch.int16).contiguous()
     else:
-        totals = torch.zeros(len(rows), LINE // 4, dtype=torch.int32)
+        totals = torch.zeros(len(rows), CACHE_LINE_BYTES // 4, dtype=torch.int32)
         totals[:, 0] = rows.sum(1)
         given = torch.cat((rows.to(torch.int8), totals.view(torch.int8)), dim=1).contiguous()
     linear = np.zeros(at.LINEAR, np.int64)

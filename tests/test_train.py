@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 from paceline.targets.hf.load import load_target
 from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import WEIGHTS
-from paceline.targets.pocket.names import NAMES
+from paceline.targets.pocket.names import POCKET_NAMES
 from paceline.vocabulary import Vocabulary
 from tools import corpus, pocket, tokenizers
 from tools.corpus import SOURCES, windows
@@ -237,4 +237,4 @@ def test_models_too_large_for_the_package_are_not_installed(tmp_path: Path, monk
 
 
 def test_installed_names_are_those_that_are_opened() -> None:
-    assert tuple(plan.name for plan in PLANS) == NAMES
+    assert tuple(plan.name for plan in PLANS) == POCKET_NAMES

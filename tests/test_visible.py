@@ -15,12 +15,12 @@ import families
 from dictionary_tables import made_up, write
 from paceline.cli import output, streams
 from paceline.cli.output import print_json, show
-from paceline.files.visible import LINE
+from paceline.files.visible import UNPRINTABLE
 from runs import made_run
 from test_cli import say
 
 HOSTILE = "x\x1b[2J\x1b]0;t\x07\x9b31m\x7f\b\r\u202ey\u2066"
-OBEYED = frozenset(map(chr, LINE)) - {"\n", "\t"}
+OBEYED = frozenset(map(chr, UNPRINTABLE)) - {"\n", "\t"}
 CLI = Path(streams.__file__).parent
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from paceline.cli.hints import about_command, about_flag, as_argument, flags_of, unknown_flag
-from paceline.cli.options import BUNDLED_TEMPERATURE, DRAFT_MODEL, FLAGS, MODEL, json_object, utf8
+from paceline.cli.options import BUNDLED_TEMPERATURE, DEFAULT_MODEL, DRAFT_MODEL, FLAGS, json_object, utf8
 from paceline.files.visible import one_line
 from paceline.law.table import SettingRow
 
@@ -111,8 +111,8 @@ class Parser(argparse.ArgumentParser):
 
     def add_model(self) -> None:
         """Which model, in which type, on which device."""
-        text = f"a bundled model, or folder or name of a transformers causal LM (default: {MODEL})"
-        self.argument("--model -m", "MODEL", text, default=MODEL)
+        text = f"a bundled model, or folder or name of a transformers causal LM (default: {DEFAULT_MODEL})"
+        self.argument("--model -m", "MODEL", text, default=DEFAULT_MODEL)
         self.add_place()
         self.add_quantize()
         self.flag("--no-probe", "time no forwards of 1 to 32 rows before the first text, for the planner")
@@ -138,7 +138,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_draft_model(self, *, bundled: bool = True) -> None:
         """``bundled``: the bundled model brings its draft model along, and `draft_model` reads the option."""
-        default = f", or none (default: {DRAFT_MODEL} for {MODEL} with or without ballast)"
+        default = f", or none (default: {DRAFT_MODEL} for {DEFAULT_MODEL} with or without ballast)"
         text = f"a small model that drafts{default if bundled else ', named as in --model'}"
         self.argument("--draft-model -md", "MODEL", text)
 

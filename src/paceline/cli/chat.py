@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.options import PROMPT, decode, load_model, provenance, remarks, utf8, writing_settings
+from paceline.cli.options import PROMPT_BYTES, decode, load_model, provenance, remarks, utf8, writing_settings
 from paceline.cli.output import draw, print_json, say, show, wants_color, writing
 from paceline.errors import InputError
 
@@ -206,9 +206,9 @@ class Chat:
 def _lines() -> Iterator[str]:
     """What the user types, until the end of the input. Ctrl-C at the prompt clears the line."""
     if not sys.stdin.isatty():
-        while raw := sys.stdin.buffer.readline(PROMPT + 1):
-            if len(raw) > PROMPT:
-                raise InputError(f"a line of standard input has more than {PROMPT} bytes; give a shorter one")
+        while raw := sys.stdin.buffer.readline(PROMPT_BYTES + 1):
+            if len(raw) > PROMPT_BYTES:
+                raise InputError(f"a line of standard input has more than {PROMPT_BYTES} bytes; give a shorter one")
             yield decode(raw, "standard input")
         return
     with suppress(ImportError):

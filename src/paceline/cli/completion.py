@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.targets.pocket.names import NAMES
+from paceline.targets.pocket.names import POCKET_NAMES
 
 SHELLS = {
     "bash": 'eval "$(paceline completion bash)"',
@@ -68,7 +68,7 @@ def _completer(action: argparse.Action, files: Any) -> Callable[..., Any] | None
         case "NAME" if action.dest == "name":
             return _methods
         case "MODEL" | "T" if action.type is not float:
-            return lambda prefix, **_: [*NAMES, *files(prefix)]
+            return lambda prefix, **_: [*POCKET_NAMES, *files(prefix)]
         case "RULE":
             return lambda **_: ["coupled", "rejection"]
         case "P" if action.type is not float:

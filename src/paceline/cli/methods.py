@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.output import WIDTH, print_json, say
+from paceline.cli.output import TEXT_COLUMNS, print_json, say
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"methods": rows})
         return 0
-    width = min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH) if sys.stdout.isatty() else WIDTH
+    width = (
+        min(shutil.get_terminal_size((TEXT_COLUMNS, 24)).columns, TEXT_COLUMNS) if sys.stdout.isatty() else TEXT_COLUMNS
+    )
     if options.name is None:
         say("\n".join(_table(rows, width)))
     else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.api.model import LanguageModel
     from paceline.api.settings import Settings
 
-MODEL = "pocket"
+DEFAULT_MODEL = "pocket"
 DRAFT_MODEL = "pocket-draft"
 BUNDLED_TEMPERATURE = 0.8
 """The bundled models fall into loops when they are greedy, which flatters methods that look things up."""
@@ -31,7 +31,7 @@ LONG = 60
 """The most characters of a wrong argument in a message."""
 NO_LIMIT = -1
 """Of ``--max-new-tokens``: as long as the model's context allows."""
-PROMPT = 1 << 26
+PROMPT_BYTES = 1 << 26
 """Bytes of a prompt: more than any model's context holds."""
 PROMPTS = {
     "English": "The old man sat down by the fire and began to tell the story of",
@@ -114,7 +114,7 @@ def draft_model(options: argparse.Namespace) -> str | None:
     given: str | None = options.draft_model
     if given == "none":
         return None
-    return given or (DRAFT_MODEL if options.model.partition("+")[0] == MODEL else None)
+    return given or (DRAFT_MODEL if options.model.partition("+")[0] == DEFAULT_MODEL else None)
 
 
 def writing_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -237,8 +237,8 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
         return argument
     try:
         if file is None or str(file) == "-":
-            return decode(bounded(sys.stdin.buffer, "standard input", PROMPT), "standard input")
-        return decode(read_pipe(file, PROMPT), str(file))
+            return decode(bounded(sys.stdin.buffer, "standard input", PROMPT_BYTES), "standard input")
+        return decode(read_pipe(file, PROMPT_BYTES), str(file))
     except OSError as error:
         raise InputError(f"cannot read {error.filename or file}: {error.strerror}") from None
 

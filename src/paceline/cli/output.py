@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from paceline.cli.streams import speaks_unicode
-from paceline.files.visible import LINE, one_line, visible
+from paceline.files.visible import UNPRINTABLE, one_line, visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from paceline.api.pictures.terminal import Painter
     from paceline.api.piece import Piece
 
-WIDTH = 100
+TEXT_COLUMNS = 100
 """Columns of running text."""
 WIDEST = 10_000
 """Columns of tables, which are as wide as their contents: a pipe has no width, and a terminal wraps."""
-ESCAPED = {code: f"\\u{code:04x}" for code in LINE if code > 31}
+ESCAPED = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code > 31}
 """What a terminal would obey of the characters that JSON need not escape."""
 LOOPING = 0.2
 """Share of repeated 8-grams from which texts count as loops."""
@@ -154,7 +154,7 @@ def interval(value: float, low: float, high: float) -> str:
 def bullets(notes: Iterable[str], before: str = "") -> Iterator[str]:
     """The lines of a list of notes, each with ``before`` in front."""
     for note in notes:
-        yield from textwrap.wrap(note, WIDTH, initial_indent=f"{before}- ", subsequent_indent=f"{before}  ")
+        yield from textwrap.wrap(note, TEXT_COLUMNS, initial_indent=f"{before}- ", subsequent_indent=f"{before}  ")
 
 
 def cautions(repeated: float, flattered: str, spread: float | None, differ: str) -> Iterator[str]:

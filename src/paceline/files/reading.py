@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from paceline.errors import DamagedFile
 
-MOST = 4 << 30
+LARGEST_TEXT_BYTES = 4 << 30
 """Bytes of a text, or of what a program collects."""
 DESCRIPTION = 64 << 20
 """Bytes of a file that describes something."""
@@ -46,7 +46,7 @@ def open_file(path: str | Path, most: int | None = None) -> BinaryIO:
     return Path(path).open("rb")
 
 
-def read_file(path: str | Path, most: int = MOST) -> bytes:
+def read_file(path: str | Path, most: int = LARGEST_TEXT_BYTES) -> bytes:
     """All bytes of an ordinary file."""
     with open_file(path, most) as file:
         return bounded(file, path, most)

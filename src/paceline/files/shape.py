@@ -17,7 +17,7 @@ from typing import Annotated, Any, Required, TypeVar, Union, cast, get_args, get
 
 T = TypeVar("T")
 
-LARGEST = 2**53
+LARGEST_EXACT_INTEGER = 2**53
 """Larger whole numbers are not exact as floats."""
 DEEPEST = 32
 """Levels of nesting."""
@@ -38,13 +38,13 @@ class Bounds:
     """Bounds of a number."""
 
     least: float
-    most: float = LARGEST
+    most: float = LARGEST_EXACT_INTEGER
 
 
 Count = Annotated[int, Bounds(0)]
 Amount = Annotated[float, Bounds(0)]
 LogProbability = Annotated[float, Bounds(-math.inf)]
-ANY = Bounds(-LARGEST)
+ANY = Bounds(-LARGEST_EXACT_INTEGER)
 
 
 def shaped(kind: type[T], value: Any) -> T:

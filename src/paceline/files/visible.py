@@ -10,8 +10,8 @@ CONTROLS = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.f
 """Control characters -> visible characters, one for one."""
 DIRECTIONS = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
 """Characters that change the direction of writing -> visible characters."""
-LINE = CONTROLS | DIRECTIONS
-LAYOUT = {code: sign for code, sign in LINE.items() if chr(code) not in "\n\t"}
+UNPRINTABLE = CONTROLS | DIRECTIONS
+LAYOUT = {code: sign for code, sign in UNPRINTABLE.items() if chr(code) not in "\n\t"}
 
 
 def visible(text: str) -> str:
@@ -21,4 +21,4 @@ def visible(text: str) -> str:
 
 def one_line(text: str) -> str:
     """A safe text of one line."""
-    return text.translate(LINE)
+    return text.translate(UNPRINTABLE)

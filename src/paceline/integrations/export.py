@@ -20,7 +20,7 @@ from paceline.drafters.auto import SHIPPED as SHIPPED_DICTIONARIES
 from paceline.drafters.spec import BUILT_IN, MODEL, absolute, file_names, methods_in
 from paceline.errors import InputError
 from paceline.integrations.vllm.settings import SERVED, VLLMSettings
-from paceline.targets.pocket.names import NAMES
+from paceline.targets.pocket.names import POCKET_NAMES
 
 VERSIONS = {"vllm": "vLLM 0.33", "llama.cpp": "llama.cpp b11004", "transformers": "transformers 5.24"}
 """Engine -> the version that its answers hold for."""
@@ -368,7 +368,7 @@ def _lost(ours: Exported, unsure: str) -> tuple[str, ...]:
 
 def _boxed(ours: Exported) -> tuple[str, ...]:
     named = ours.draft_model
-    return (f"{named} is bundled with paceline; save or convert it first",) if named in NAMES else ()
+    return (f"{named} is bundled with paceline; save or convert it first",) if named in POCKET_NAMES else ()
 
 
 def _found(model: str | None) -> str | None:

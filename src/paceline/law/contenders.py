@@ -8,8 +8,8 @@ Let x be a row of scores, m the greatest, T the temperature. As `warp` and `race
 the weight ``w_j = exp((x_j - m) / T)``, the exponential ``E_j = -log u_j`` of its public uniform, and the time
 ``E_j / w_j``. Of the tokens that survive the warps the one of least time wins, the lowest id among equals.
 
-**A bound on the time.** Some tokens in the `HEAVY` blocks of `BLOCK` ids with the greatest scores certainly survive.
-Let V be the least time among those. The winner's time is at most V.
+**A bound on the time.** Some tokens in the `HEAVY` blocks of `BLOCK_TOKENS` ids with the greatest scores certainly
+survive. Let V be the least time among those. The winner's time is at most V.
 
 **A bound on the noise.** So the winner has ``E_j <= V w_j <= V w_b``, where ``w_b`` is the greatest weight in its
 block, and ``u_j >= exp(-V w_b)``. The upper 32 bits of its uniform, as a whole number, are then at least ``2^32
@@ -51,14 +51,14 @@ import torch
 from paceline.law.device_rows import DeviceRows
 from paceline.law.distribution import Distribution
 from paceline.law.kernel_rows import KernelRows, fits
-from paceline.law.shortlist import HOST, SMALL, Coins
+from paceline.law.shortlist import HOST_DEVICE, WHOLE_ROW_TOKENS, Coins
 from paceline.law.warp import Warps
 
 LARGE = 1 << 24
 """For sums over more tokens the margin would be too small."""
 TOGETHER = 1 << 22
 """Scores, of several rows, in one `DeviceRows`: its work arrays then take a few hundred MB."""
-DEVICES = frozenset({HOST, "cuda"})
+DEVICES = frozenset({HOST_DEVICE, "cuda"})
 """Devices that have float64."""
 
 
@@ -66,7 +66,7 @@ def contenders(rows: Sequence[torch.Tensor], warps: Warps, coins: Sequence[Coins
     """The law of each adjusted row ``[vocabulary]``, restricted to tokens that can win; None where the whole row has to
     decide, or does so faster. The rows are on one device and share their settings."""
     size = len(rows[0])
-    if not warps.in_kernels or rows[0].device.type not in DEVICES or not SMALL < size <= LARGE:
+    if not warps.in_kernels or rows[0].device.type not in DEVICES or not WHOLE_ROW_TOKENS < size <= LARGE:
         return [None] * len(rows)
     found: list[Distribution | None] = []
     for start in range(0, len(rows), at_once := max(1, TOGETHER // size)):

@@ -19,7 +19,7 @@ from paceline.law.warp import Warps
 
 HEAVY = 4
 MARGIN = 2.0**-20
-BLOCK = 128
+BLOCK_TOKENS = 128
 """Tokens that are compared with one number."""
 CROSSING = 512
 """Tokens of a row that there is room for in the transfer to the host."""
@@ -35,7 +35,7 @@ class DeviceRows:
 
     @cached_property
     def _words(self) -> torch.Tensor:
-        return upper_words(self._coins, -(-self._rows.shape[1] // BLOCK) * BLOCK, self._rows.device)
+        return upper_words(self._coins, -(-self._rows.shape[1] // BLOCK_TOKENS) * BLOCK_TOKENS, self._rows.device)
 
     @cached_property
     def _maxima(self) -> torch.Tensor:
@@ -80,7 +80,7 @@ class DeviceRows:
         weights = self._logs(self._maxima).exp()
         chances = torch.exp(self._bound.masked_fill(self._bound == math.inf, 0.0) * weights * -(1 + MARGIN))
         least = (chances * 2.0**32 - 2).ceil().clamp_min(0).long()
-        reached: torch.Tensor = (self._words.unflatten(1, (-1, BLOCK)) >= least[:, :, None]).flatten(1)[
+        reached: torch.Tensor = (self._words.unflatten(1, (-1, BLOCK_TOKENS)) >= least[:, :, None]).flatten(1)[
             :, : self._rows.shape[1]
         ]
         if self._kth is not None:
@@ -111,8 +111,8 @@ class DeviceRows:
         """V, the bound on the time, of every row, ``[rows, 1]``; infinite where no token is certain."""
         size = self._rows.shape[1]
         most = self._maxima.topk(min(HEAVY + 1, self._maxima.shape[1]), dim=1)
-        blocks = most.indices[:, :HEAVY, None] * BLOCK
-        ids = (blocks + ascending(BLOCK, blocks.device)).flatten(1)
+        blocks = most.indices[:, :HEAVY, None] * BLOCK_TOKENS
+        ids = (blocks + ascending(BLOCK_TOKENS, blocks.device)).flatten(1)
         scores = self._rows.gather(1, ids.clamp_max(size - 1)).masked_fill(ids >= size, -math.inf)
         if self._kth is not None:
             scores = scores.masked_fill(scores < self._kth, -math.inf)
@@ -120,7 +120,11 @@ class DeviceRows:
         weights = logs.exp()
         certain = (weights > self._warps.least * (1 + MARGIN)) | (scores == self._peaks)
         if self._warps.mass < 1:
-            others = self._logs(most.values[:, HEAVY:]).amax(dim=1, keepdim=True) if size > HEAVY * BLOCK else -math.inf
+            others = (
+                self._logs(most.values[:, HEAVY:]).amax(dim=1, keepdim=True)
+                if size > HEAVY * BLOCK_TOKENS
+                else -math.inf
+            )
             certain &= self._inside(logs, weights) & (logs > others + MARGIN)
         heard = -torch.log(self._words.gather(1, ids).double() * 2.0**-32)
         return torch.where(certain, heard / weights, math.inf).amin(dim=1, keepdim=True)
@@ -164,7 +168,7 @@ def _shortlist(line: NDArray[np.float64], room: int) -> Shortlist | None:
 
 
 def block_maxima(rows: torch.Tensor) -> torch.Tensor:
-    """``[rows, blocks]``: the greatest score among every `BLOCK` ids."""
-    whole = rows.shape[1] // BLOCK * BLOCK
-    maxima = rows[:, :whole].unflatten(1, (-1, BLOCK)).amax(dim=2)
+    """``[rows, blocks]``: the greatest score among every `BLOCK_TOKENS` ids."""
+    whole = rows.shape[1] // BLOCK_TOKENS * BLOCK_TOKENS
+    maxima = rows[:, :whole].unflatten(1, (-1, BLOCK_TOKENS)).amax(dim=2)
     return maxima if whole == rows.shape[1] else torch.cat([maxima, rows[:, whole:].amax(dim=1, keepdim=True)], dim=1)

@@ -18,7 +18,7 @@ COLDEST = 0.02
 FLOATS = 3
 INDEX = 5
 """Where the place of the next token stands among a text's numbers."""
-NUMBERS = 10
+DRAW_NUMBERS = 10
 
 
 def numbers_of(warps: Warps, coins: tuple[Noise, int] | None) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from paceline import launching
-from paceline.law.device_rows import BLOCK, CROSSING, HEAVY, MARGIN, DeviceRows
+from paceline.law.device_rows import BLOCK_TOKENS, CROSSING, HEAVY, MARGIN, DeviceRows
 from paceline.law.noise import Noise
 from paceline.law.on_device import counters, sent
 from paceline.law.on_device import gumbel as by_torch
@@ -50,7 +50,7 @@ class KernelRows(DeviceRows):
 
         rows, warps, kth = self._rows, self._warps, self._kth
         (count, size), room = rows.shape, min(CROSSING, rows.shape[1])
-        blocks, line = -(-size // BLOCK), 2 + 2 * room
+        blocks, line = -(-size // BLOCK_TOKENS), 2 + 2 * room
         floats = np.array([warps.temperature, warps.least, 1 + MARGIN], np.float64).view(np.int64)
         numbers = sent(torch.tensor([*floats.tolist(), *counters(self._coins)]), rows.device)
         maxima = rows.new_empty((count, blocks), dtype=torch.float32)
@@ -58,8 +58,8 @@ class KernelRows(DeviceRows):
         found = rows.new_empty((count, line), dtype=torch.int64)
         grid = (count, -(-blocks // MANY))
         given = (rows, maxima, numbers, rows if kth is None else kth, found, limits, size, blocks, line)
-        fixed = {"BLOCK": BLOCK, "CUT": kth is not None}
-        launching.launch(racing.block_maxima, grid, rows, maxima, size, blocks, BLOCK=BLOCK, MANY=MANY)
+        fixed = {"BLOCK": BLOCK_TOKENS, "CUT": kth is not None}
+        launching.launch(racing.block_maxima, grid, rows, maxima, size, blocks, BLOCK=BLOCK_TOKENS, MANY=MANY)
         launching.launch(racing.bounds, (count,), *given, PAD=1 << (blocks - 1).bit_length(), HEAVY=HEAVY, **fixed)
         launching.launch(racing.reached, grid, *given, room, MANY=MANY, **fixed)
         return found

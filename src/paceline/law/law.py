@@ -13,7 +13,7 @@ from paceline.law.distribution import Distribution
 from paceline.law.noise import Noise
 from paceline.law.scores import full_precision, log_probabilities
 from paceline.law.settings import Sampling
-from paceline.law.shortlist import HOST, Coins, on_host
+from paceline.law.shortlist import HOST_DEVICE, Coins, on_host
 from paceline.law.warp import Warps, check_peak, warped
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
     for number, (law, row, tokens, noise) in enumerate(places):
         if noise is None or law.sampling.greedy:
             found[number] = _tried(law.distribution, row, tokens)
-        elif row.device.type == HOST:
+        elif row.device.type == HOST_DEVICE:
             found[number] = _tried(_on_host, law, row, tokens, noise)
         elif isinstance(scores := _tried(law.adjust, row, tokens), Exception):
             found[number] = scores

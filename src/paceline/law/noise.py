@@ -36,7 +36,7 @@ Bits = NDArray[np.uint64]
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-ROUNDS = 10
+PHILOX_ROUNDS = 10
 _WORD_BITS = np.uint64(32)
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 M0, M1 = 0xD2511F53, 0xCD9E8D57  # of c0 and of c2
@@ -174,4 +174,4 @@ def philox(even: Bits, odd: Bits, key: int) -> tuple[Bits, Bits]:
 def keys_of(key: int) -> list[tuple[int, int]]:
     """Both key words of every round."""
     (first, step0), (second, step1) = zip((key % 2**32, key >> 32), KEY_STEPS, strict=True)
-    return [((first + turn * step0) % 2**32, (second + turn * step1) % 2**32) for turn in range(ROUNDS)]
+    return [((first + turn * step0) % 2**32, (second + turn * step1) % 2**32) for turn in range(PHILOX_ROUNDS)]

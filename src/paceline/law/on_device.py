@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from paceline.law.noise import KEY_STEPS, M0, M1, ROUNDS, Noise, Stream
+from paceline.law.noise import KEY_STEPS, M0, M1, PHILOX_ROUNDS, Noise, Stream
 
 LOW = 0xFFFFFFFF
 BITS = 2.0**-32
@@ -69,7 +69,7 @@ def _words(columns: torch.Tensor, blocks: torch.Tensor) -> tuple[torch.Tensor, t
     """The upper words of the even and of the odd token of each block, a row for each place."""
     c1, c2, c3, k0, k1 = columns
     c0 = blocks
-    for _ in range(ROUNDS):
+    for _ in range(PHILOX_ROUNDS):
         product2, product0 = c2 * M1, c0 * M0
         c0, c2 = (product2 >> 32 ^ c1 ^ k0) & LOW, (product0 >> 32 ^ c3 ^ k1) & LOW
         c1, c3 = product2 & LOW, product0 & LOW

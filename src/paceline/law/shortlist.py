@@ -15,10 +15,10 @@ from paceline.law.warp import Warps, check_peak, tempered
 if TYPE_CHECKING:
     import torch
 
-HOST = "cpu"
+HOST_DEVICE = "cpu"
 ROOM = 1024
 """Tokens of a row that are kept on the host until the bound on the time has come down."""
-SMALL = 4096
+WHOLE_ROW_TOKENS = 4096
 """Rows of vocabularies up to this size are read whole."""
 SINGLE = 4
 """Bytes of a number in single precision."""
@@ -47,7 +47,13 @@ class Shortlist:
 def on_host(row: torch.Tensor, warps: Warps, coins: Coins) -> Distribution | None:
     """`contenders` for one row in the host's memory."""
     compiled = kernels()
-    if compiled is None or warps.most or not warps.in_one_race or row.dtype.itemsize != SINGLE or len(row) <= SMALL:
+    if (
+        compiled is None
+        or warps.most
+        or not warps.in_one_race
+        or row.dtype.itemsize != SINGLE
+        or len(row) <= WHOLE_ROW_TOKENS
+    ):
         return None
     scores, (noise, index), ids = row.contiguous().numpy(force=True), coins, np.empty(ROOM, np.int64)
     numbers = float(warps.temperature), float(warps.least)

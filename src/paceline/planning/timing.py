@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from paceline.files.shape import LARGEST, Bounds, Count
+from paceline.files.shape import LARGEST_EXACT_INTEGER, Bounds, Count
 
 Nodes = Annotated[int, Bounds(0, 2**12)]
 Rows = Annotated[int, Bounds(1, 2**24)]
 BatchSize = Annotated[int, Bounds(1, 1024)]
-Seconds = Annotated[float, Bounds(1e-12, LARGEST)]
+Seconds = Annotated[float, Bounds(1e-12, LARGEST_EXACT_INTEGER)]
 """Bounds of what is read from a file."""
 
 

@@ -19,7 +19,7 @@ from paceline.targets.place import free_memory
 
 VARIABLE = "PACELINE_DEVICE"
 AUTO = "auto"
-CPU = torch.device("cpu")
+CPU_DEVICE = torch.device("cpu")
 GPUS = "cuda", "mps"
 """Kinds of GPUs, fastest first."""
 KNOWN = "choose cpu, auto, or cuda where there is one"
@@ -50,12 +50,12 @@ class WantedDevice:
             return device
         sizes = f"needs {whole / 1e9:.1f} GB and the GPU has {free / 1e9:.1f} GB free"
         warnings.warn(f"{name} {sizes}, {ELSEWHERE}", UserWarning, stacklevel=2)
-        return CPU
+        return CPU_DEVICE
 
     def for_integers(self) -> torch.device:
         """The CPU, unless an argument names another device, which `check_place` refuses: exact products of integers
         exist on CPUs only, and the environment names a device for models that have the choice."""
-        return self.device if self.device is not None and self.by_argument else CPU
+        return self.device if self.device is not None and self.by_argument else CPU_DEVICE
 
 
 def asked(given: str | int | torch.device | None) -> WantedDevice:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InputError
 from paceline.targets.forked import note_use
-from paceline.targets.pocket.names import MARK, is_bundled
+from paceline.targets.pocket.names import BALLAST_MARK, is_bundled
 
 if TYPE_CHECKING:
     import torch
@@ -81,4 +81,4 @@ def _bundled(
     from paceline.targets.pocket.open import open_bundled
 
     target = open_bundled(name, named_dtype(dtype), asked(device), bits_of(quantize), fixed_shapes)
-    return target, BundledTokenizer(name.partition(MARK)[0])
+    return target, BundledTokenizer(name.partition(BALLAST_MARK)[0])

@@ -192,13 +192,13 @@ class ReplayScores(Scores):
 def open_vocabulary(model: str | Path) -> Vocabulary:
     """The vocabulary of a bundled model, of a folder that holds at least a tokenizer, or of a model on the hub; no
     weights are read."""
-    from paceline.targets.pocket.names import MARK, is_bundled
+    from paceline.targets.pocket.names import BALLAST_MARK, is_bundled
 
     if isinstance(model, str) and is_bundled(model):
         from paceline.targets.pocket.bundle import BundledTokenizer
         from paceline.targets.pocket.shape import read_ballast
 
-        bundled: Any = BundledTokenizer(read_ballast(model).source if MARK in model else model)
+        bundled: Any = BundledTokenizer(read_ballast(model).source if BALLAST_MARK in model else model)
         return Vocabulary(bundled)
     from paceline.targets.hf.load import load_tokenizer
 

@@ -31,7 +31,7 @@ from paceline.verify import Rule
 if TYPE_CHECKING:
     import torch
 
-WIDE = 16
+WIDE_ROWS = 16
 """Rows of a forward over a text that is known."""
 ALARM = 1e-6
 """Below this p-value a run is called a bug; a whole check asks a few hundred times."""
@@ -82,7 +82,7 @@ def gather(
         tree, node = (EMPTY, ROOT) if child is None else (tree, child)
 
 
-def teacher_forced(target: Target, tokens: Ints, first: int, width: int = WIDE) -> Iterator[torch.Tensor]:
+def teacher_forced(target: Target, tokens: Ints, first: int, width: int = WIDE_ROWS) -> Iterator[torch.Tensor]:
     """The row before each of ``tokens[first:]``, scored on fresh rows, ``width`` at a time."""
     rows = target.open(len(tokens))
     try:

@@ -8,7 +8,7 @@ Lattice      drafted bytes in the target's tokens: the canonical ones first, and
 Strategy     the ways to translate a draft, by name
 """
 
-from paceline.translate.bridge import WINDOW, Bridge
+from paceline.translate.bridge import WORD_WINDOW, Bridge
 from paceline.translate.draft import TranslatedDraft, Translation
 from paceline.translate.follower import Follower
 from paceline.translate.lattice import Habit, Lattice, canonical
@@ -21,7 +21,7 @@ __all__ = [
     "NAIVE",
     "NONE",
     "TLI",
-    "WINDOW",
+    "WORD_WINDOW",
     "Bridge",
     "Follower",
     "Habit",

@@ -16,7 +16,7 @@ from paceline.vocabulary import Vocabulary
 
 Ints = NDArray[np.int64]
 
-WINDOW = 16
+WORD_WINDOW = 16
 """Tokens before a draft among which a word's beginning is looked for."""
 TAIL = 32
 """Bytes at the end of a prompt that a tokenizer has to leave as they are."""
@@ -80,7 +80,7 @@ class Bridge:
 
     def window(self, ids: Sequence[int]) -> bytes:
         """The last bytes of a text of the target, from a word's beginning on."""
-        data = self.target.spell(ids[-WINDOW:])
+        data = self.target.spell(ids[-WORD_WINDOW:])
         for place in range(len(data) - 1, 0, -1):
             if data[place] in SPACES and data[place - 1] not in SPACES:
                 return data[place:]

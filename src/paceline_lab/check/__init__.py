@@ -6,12 +6,12 @@ evidence about a law is `paceline.testing`'s. `families` checks transformers' mo
 """
 
 from paceline_lab.check.adversaries import ADVERSARIES
-from paceline_lab.check.cases import CHOOSING, SIZES, fixed
+from paceline_lab.check.cases import CHOOSING, DRAFT_SIZES, fixed
 from paceline_lab.check.report import Report
 from paceline_lab.check.run import (
     ASSISTED,
     BATCHES,
-    METHODS,
+    CHECKED_METHODS,
     WITH_DICTIONARY,
     WITH_HEAD,
     Checker,
@@ -24,9 +24,9 @@ __all__ = [
     "ADVERSARIES",
     "ASSISTED",
     "BATCHES",
+    "CHECKED_METHODS",
     "CHOOSING",
-    "METHODS",
-    "SIZES",
+    "DRAFT_SIZES",
     "WITH_DICTIONARY",
     "WITH_HEAD",
     "Checker",

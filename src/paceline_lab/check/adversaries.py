@@ -144,12 +144,12 @@ class SelfDraft(Drafter):
         state[1].close()
 
 
-SAMPLED = "(self, sampled)"
+SAMPLED_SELF = "(self, sampled)"
 ADVERSARIES: dict[str, Callable[[Recording], Drafter]] = {
     "(oracle chain)": lambda plain: OracleDrafter(plain.tokens, plain.target.vocab_size, tree=False),
     "(oracle tree)": lambda plain: OracleDrafter(plain.tokens, plain.target.vocab_size, tree=True),
     "(whole oracle)": lambda plain: OracleDrafter(plain.tokens, plain.target.vocab_size, tree=False, whole=True),
     "(recall with shared noise)": lambda plain: Recall(),
-    SAMPLED: lambda plain: SelfDraft(plain.target),
+    SAMPLED_SELF: lambda plain: SelfDraft(plain.target),
 }
 """The name in reports -> the drafter against a text of plain decoding."""

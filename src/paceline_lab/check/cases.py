@@ -38,10 +38,10 @@ LATE = 48
 """Texts that end early by design still hold this many tokens."""
 PILOTS = ("greedy presence 0.6 frequency 0.4", "t=1")
 """Settings whose texts give others a token and a string to end at; planners that choose sizes plan for them."""
-SIZES = (4, 12)
+DRAFT_SIZES = (4, 12)
 CHOOSING = ("adaptive", "calibrated")
 """Planners that choose sizes themselves."""
-NO_DRAFT = "fixed:0"
+NO_DRAFT_PLANNER = "fixed:0"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Case:
     @property
     def drafts(self) -> bool:
         """Whether there may be any drafts at all."""
-        return self.planner != NO_DRAFT
+        return self.planner != NO_DRAFT_PLANNER
 
     @property
     def name(self) -> str:
@@ -185,7 +185,7 @@ def fixed(sizes: Sequence[int]) -> tuple[str, ...]:
 
 def by_default(method: str, setting: str) -> tuple[str, ...]:
     """The planners of a method in a setting, where none are named. The names of adversaries stand in parentheses."""
-    sizes = fixed(SIZES)
+    sizes = fixed(DRAFT_SIZES)
     if not method.startswith("("):
         turn = crc32(f"{method} in {setting}".encode()) % len(sizes)
         sizes = sizes[turn : turn + 1]

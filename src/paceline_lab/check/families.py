@@ -39,7 +39,7 @@ from paceline.targets.hf.folder import listed
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.target import HFTarget
 from paceline_lab.check.adversaries import OracleDrafter
-from paceline_lab.check.tiny import VARIANTS, VOCABULARY, build, configuration
+from paceline_lab.check.tiny import TINY_VARIANTS, TINY_VOCABULARY, build, configuration
 
 PROMPTS = (3, 13, 21)
 """Lengths: before the positions where a tiny model starts to compute differently, between them, and past some."""
@@ -75,7 +75,7 @@ class Support(StrEnum):
     CRASH = "crash"
 
 
-FAILURES = frozenset({Support.WRONG, Support.CRASH})
+FAMILY_FAILURES = frozenset({Support.WRONG, Support.CRASH})
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def sweep(types: Sequence[str] = (), progress: Callable[[str, int, int], None] =
     names = list(types or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     with _silent():
         for number, name in enumerate(names):
-            for variant in VARIANTS:
+            for variant in TINY_VARIANTS:
                 progress(f"{name} {variant}", number, len(names))
                 if (found := examine(name, variant)) is not None:
                     yield found
@@ -242,7 +242,7 @@ class Saved:
 
     def written(self, length: int) -> Reference:
         """The greedy text after a prompt of that length."""
-        prompt = np.random.default_rng(length).integers(2, VOCABULARY, length)
+        prompt = np.random.default_rng(length).integers(2, TINY_VOCABULARY, length)
         with _not_tried():
             found = _generate(self.fresh(), prompt, NEW_TOKENS, return_dict_in_generate=True, output_logits=True)
             logits = torch.cat(found.logits)
@@ -289,13 +289,13 @@ def _session(target: HFTarget, reference: Reference, tree: bool | None) -> Sessi
     """About to write a text, by drafts of it in trees or chains, or by none."""
     ending = Ending(max_new_tokens=NEW_TOKENS, context_length=target.context_length)
     context = Context(reference.tokens[: reference.prompt], Sampling(), ending)
-    drafter = Plain() if tree is None else OracleDrafter(reference.tokens, VOCABULARY, tree=tree)
+    drafter = Plain() if tree is None else OracleDrafter(reference.tokens, TINY_VOCABULARY, tree=tree)
     return Session(context, target, target.open(), drafter, Fixed(0 if tree is None else NODES), checked=True)
 
 
 def _inside_generate(model: Any, trusted: int | None, reference: Reference) -> Ints:
     room = NEW_TOKENS if trusted is None else trusted - reference.prompt
-    ours = custom_generate(OracleDrafter(reference.tokens, VOCABULARY, tree=True), planner=f"fixed:{NODES}")
+    ours = custom_generate(OracleDrafter(reference.tokens, TINY_VOCABULARY, tree=True), planner=f"fixed:{NODES}")
     prompt = reference.tokens[: reference.prompt]
     tokens: Ints = _generate(model, prompt, min(NEW_TOKENS, room), custom_generate=ours)[0].numpy()
     return tokens

@@ -25,16 +25,16 @@ from paceline.engine.serial import run
 from paceline.planning.base import Planner
 from paceline.targets.base import Rows, Target
 from paceline.testing.counted import Counted
-from paceline.testing.evidence import ALARM, WIDE, Evidence, law_evidence, p_value
+from paceline.testing.evidence import ALARM, WIDE_ROWS, Evidence, law_evidence, p_value
 from paceline.verify import Rule
 from paceline.vocabulary import Vocabulary
-from paceline_lab.check.adversaries import ADVERSARIES, SAMPLED
+from paceline_lab.check.adversaries import ADVERSARIES, SAMPLED_SELF
 from paceline_lab.check.bits import RowWitness
-from paceline_lab.check.cases import NO_DRAFT, PILOTS, Case, Setting, aimed, cases, planner_of, settings
+from paceline_lab.check.cases import NO_DRAFT_PLANNER, PILOTS, Case, Setting, aimed, cases, planner_of, settings
 from paceline_lab.check.record import Recording, law_faults, record, row_faults
 from paceline_lab.check.report import CaseResult, Report
 from paceline_lab.check.rescore import Rescorer
-from paceline_lab.check.walk import ROOM, FollowedCase, exact_at_borders, fault, together
+from paceline_lab.check.walk import RESERVED_ROWS, FollowedCase, exact_at_borders, fault, together
 
 ASSISTED = ("assistant", "assistant:top=4", "assistant:beams=3,noise=none")
 """Methods that are checked as well where there is a draft model."""
@@ -61,7 +61,7 @@ UNAIDED = tuple(
     and all(option.default is not option.empty for option in signature(factory).parameters.values())
 )
 """The built-in methods that draft from nothing but the model and its text."""
-METHODS = (*UNAIDED, "lookup:min_ngram=2,lookup:max_ngram=1", "lookup+lookahead")
+CHECKED_METHODS = (*UNAIDED, "lookup:min_ngram=2,lookup:max_ngram=1", "lookup+lookahead")
 Progress = Callable[[str, int, int], None]
 """Called after every case with its name, the number of cases done, and an estimate of all."""
 
@@ -90,7 +90,7 @@ class Checker:
 
     target: Target
     vocabulary: Vocabulary | None = None
-    methods: Sequence[str] = (*METHODS, *ADVERSARIES)
+    methods: Sequence[str] = (*CHECKED_METHODS, *ADVERSARIES)
     planners: Sequence[str] = ()
     """Every one of these with everything else; by default a choice of all (`by_default`)."""
     rules: Sequence[Rule] = tuple(Rule)
@@ -105,7 +105,7 @@ class Checker:
     def __post_init__(self) -> None:
         self._pooled: dict[tuple[str, str], list[Evidence]] = {}
         self._rescorer = Rescorer(self.target)
-        self._rows: Rows = self.target.open(ROOM)
+        self._rows: Rows = self.target.open(RESERVED_ROWS)
         self._witness = RowWitness() if self.target.exact else None
         self.report = Report(self.target.name, self.target.dtype_name, self.target.fingerprint(), tuple(self.batches))
 
@@ -146,11 +146,11 @@ class Checker:
         recording = record(setting, self.target, self._rows, self._witness)
         if self._witness is not None:
             texts = [recording.tokens[:index] for index in range(recording.start, len(recording.tokens))]
-            self._witness.note(texts, torch.stack(recording.wide), beside=WIDE - 1)
+            self._witness.note(texts, torch.stack(recording.wide), beside=WIDE_ROWS - 1)
         self.report.control_flips += len(recording.control())
         self.report.control_tokens += len(recording.emitted)
         for name, faults in ((ROWS, row_faults(recording)), (LAW, law_faults(recording))):
-            case = Case(name, Rule.COUPLED, NO_DRAFT, setting)
+            case = Case(name, Rule.COUPLED, NO_DRAFT_PLANNER, setting)
             self.report.results.append(CaseResult(case, len(recording.emitted), faults=faults))
         return recording
 
@@ -192,7 +192,7 @@ class Checker:
                     walk.handed.append(emission.token)
                 return walk.result(self._rescorer)
         except Exception as error:
-            self._rows = self.target.open(ROOM)
+            self._rows = self.target.open(RESERVED_ROWS)
             return CaseResult(case, 0, faults=(fault(error),))
 
     @property
@@ -215,7 +215,7 @@ class Checker:
 
     def _test_law(self, case: Case, drafter: Drafter) -> CaseResult:
         """Texts under the rejection rule, each of their tokens tested against a law scored without any draft."""
-        samples = range(SAMPLES if case.method == SAMPLED else 1)
+        samples = range(SAMPLES if case.method == SAMPLED_SELF else 1)
         evidence = [each for sample in samples for each in self._evidence(case, drafter, sample)]
         self._pooled.setdefault((case.method, case.planner), []).extend(evidence)
         faults = []

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-VOCABULARY = 97
+TINY_VOCABULARY = 97
 LAYERS = 4
 POSITIONS = 512
 WINDOW = 8
@@ -43,7 +43,7 @@ BY_SIZE = {
     8: "qk_rope_head_dim qk_nope_head_dim rotary_dim index_topk",
     1: "n_group topk_group num_expert_group first_k_dense_replace num_dense_layers moe_layer_start_index"
     " n_shared_experts",
-    VOCABULARY: "vocab_size decoder_vocab_size vocab_size_per_layer_input",
+    TINY_VOCABULARY: "vocab_size decoder_vocab_size vocab_size_per_layer_input",
     POSITIONS: "max_position_embeddings n_positions n_ctx max_seq_len seq_length",
 }
 SIZES = {name: size for size, names in BY_SIZE.items() for name in names.split()}
@@ -69,7 +69,7 @@ ROPES: dict[str, dict[str, Any]] = {
     },
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": ORIGINAL},
 }
-VARIANTS = ("small", "switches", "attention", *ROPES)
+TINY_VARIANTS = ("small", "switches", "attention", *ROPES)
 """Small sizes; then also small windows and floors; then also attention in every layer; small sizes and a scaled rotary
 embedding."""
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")

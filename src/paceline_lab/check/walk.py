@@ -26,7 +26,7 @@ VISITORS = 6
 """In a batch, one of so many sequences leaves in the middle of its text."""
 STAY = 12
 """Rounds after which such a visitor has left, at the latest."""
-ROOM = 512
+RESERVED_ROWS = 512
 """Rows that are set aside for a text."""
 LOGPROB_TOLERANCE = 1e-4
 
@@ -88,7 +88,7 @@ def together(
         while waiting or walking:
             for _ in range(min(len(waiting), size - batch.seated)):
                 walk = waiting.popleft()
-                session = walk.start(target.open(ROOM))
+                session = walk.start(target.open(RESERVED_ROWS))
                 walking[session] = walk
                 batch.join(session)
             for turn in batch.step():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import check_counts, describe, draft_model, load_model, temperature_of
-from paceline.cli.output import WIDTH, bullets, counted, interval, print_json, progress, say, table
+from paceline.cli.output import TEXT_COLUMNS, bullets, counted, interval, print_json, progress, say, table
 from paceline.errors import InputError
 from paceline_lab.commands.bench.suite import names
 
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines(advice: Advice, device: str, options: argparse.Namespace) -> Iterator[str]:
-    yield from (line for said in _said(advice, device, options) for line in textwrap.wrap(said, WIDTH))
+    yield from (line for said in _said(advice, device, options) for line in textwrap.wrap(said, TEXT_COLUMNS))
     yield ""
     raced = ((_named(one, options), f"{one.tokens_per_second:.1f}", _ratio(one.ratio)) for one in advice.raced)
     yield table(RACED, raced, left=(0, len(RACED) - 1))
@@ -283,12 +283,12 @@ def _overlap(options: argparse.Namespace) -> int:
 def _overlap_lines(advice: OverlapAdvice, options: argparse.Namespace) -> Iterator[str]:
     best, turns = advice.best, advice.best_turns
     said = OVERLAP_SAID[advice.verdict].capitalize()
-    yield from textwrap.wrap(f"{said}: --method {advice.spec} --draft-model {options.draft_model}", WIDTH)
+    yield from textwrap.wrap(f"{said}: --method {advice.spec} --draft-model {options.draft_model}", TEXT_COLUMNS)
     yield from textwrap.wrap(
         f"By the law, rounds beside one another write {best.speed:.1f} tokens per second at best, rounds in turns "
         f"{turns.speed:.1f}, and plain decoding {1 / advice.plain:.1f}. With the error of the law, that is "
         f"{_ratio(advice.gain)} times as fast as in turns.",
-        WIDTH,
+        TEXT_COLUMNS,
     )
     bottleneck = "the target" if best.hidden else "the draft model"
     yield f"The bottleneck beside one another is {bottleneck}; {best.anew:.0%} of the drafts begin anew."

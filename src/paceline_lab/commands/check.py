@@ -78,10 +78,10 @@ def _refuse_mistakes(options: argparse.Namespace, drafts: str | None) -> tuple[s
     from paceline.drafters.spec import plug_ins
     from paceline.planning.specs import make_planner
     from paceline.verify import Rule
-    from paceline_lab.check import ADVERSARIES, ASSISTED, METHODS
+    from paceline_lab.check import ADVERSARIES, ASSISTED, CHECKED_METHODS
 
     assisted = () if drafts is None else ASSISTED
-    methods = tuple(options.methods or (*METHODS, *assisted, *plug_ins(), *ADVERSARIES))
+    methods = tuple(options.methods or (*CHECKED_METHODS, *assisted, *plug_ins(), *ADVERSARIES))
     for method in methods:
         if method not in ADVERSARIES:
             make_drafter(method, drafts, must_use=False)
@@ -116,7 +116,7 @@ def _families(options: argparse.Namespace) -> int:
     """Print a line per tiny model and the number of each verdict."""
     from collections import Counter
 
-    from paceline_lab.check.families import FAILURES, Examined, sweep
+    from paceline_lab.check.families import FAMILY_FAILURES, Examined, sweep
 
     findings: list[Examined] = []
     with progress("tiny models") as advance:
@@ -127,4 +127,4 @@ def _families(options: argparse.Namespace) -> int:
     say(f"{len(findings)} configurations: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
     if options.json:
         print_json({"counts": dict(counts), "configurations": [asdict(found) for found in findings]})
-    return 1 if any(found.verdict in FAILURES for found in findings) else 0
+    return 1 if any(found.verdict in FAMILY_FAILURES for found in findings) else 0

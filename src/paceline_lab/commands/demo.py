@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.failures import sentence
-from paceline.cli.options import MODEL, describe, draft_model, inputs_of, load_model, prompts_of
+from paceline.cli.options import DEFAULT_MODEL, describe, draft_model, inputs_of, load_model, prompts_of
 from paceline.cli.output import cautions, counted, print_json, progress, say, show, table, wants_color
 from paceline.files import check_output, write_whole
 
@@ -57,7 +57,7 @@ def add(commands: Subparsers) -> None:
             "same, 2 a mistake in the command."
         ),
     )
-    parser.argument("--model -m", "MODEL", f"the model that writes (default: {MODEL})", default=MODEL)
+    parser.argument("--model -m", "MODEL", f"the model that writes (default: {DEFAULT_MODEL})", default=DEFAULT_MODEL)
     parser.add_draft_model()
     parser.add_trust()
     text = f"methods to show; plain always comes first (default: {' '.join(METHODS)})"
@@ -157,7 +157,7 @@ class ModelDemo:
 
 def _models(options: argparse.Namespace) -> list[str]:
     """The slow twin of the model, if it can have one, and the model."""
-    if options.ballast is None and (options.no_ballast or options.model != MODEL):
+    if options.ballast is None and (options.no_ballast or options.model != DEFAULT_MODEL):
         return [options.model]
     from paceline.targets.pocket.shape import read_ballast
 
@@ -172,7 +172,7 @@ def _ballast() -> str:
     from paceline_lab.demo import seconds_per_gigabyte
 
     each = seconds_per_gigabyte() * FORWARDS
-    sizes = {size: read_ballast(f"{MODEL}{BALLASTED}:{size}").size for size in BALLASTS}
+    sizes = {size: read_ballast(f"{DEFAULT_MODEL}{BALLASTED}:{size}").size for size in BALLASTS}
     return next((size for size in BALLASTS if 4 * sizes[size] / 1e9 * each <= GAUGED), BALLASTS[-1])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.options import MODEL, inputs_of
+from paceline.cli.options import DEFAULT_MODEL, inputs_of
 from paceline.cli.output import print_json, progress, say
 from paceline.files import check_output
 from paceline_make.commands.texts import add_texts, say_notes
@@ -34,8 +34,8 @@ def add(commands: Subparsers) -> None:
         help="write the datastore of some texts",
         description="Encodes texts with a model's tokenizer and writes them with an index, all of it or nothing.",
     )
-    whose, text = building.add_mutually_exclusive_group(), f"the model to draft for (default: {MODEL})"
-    whose.add_argument("--model", "-m", default=MODEL, metavar="MODEL", help=text)
+    whose, text = building.add_mutually_exclusive_group(), f"the model to draft for (default: {DEFAULT_MODEL})"
+    whose.add_argument("--model", "-m", default=DEFAULT_MODEL, metavar="MODEL", help=text)
     whose.add_argument("--tokenizer", metavar="NAME", help="its tokenizer alone: a folder or name of transformers")
     building.add_trust()
     add_texts(building, "--text", required=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from paceline.api.pictures.page import STYLE, token_section
+from paceline.api.pictures.page import PAGE_STYLE, token_section
 from paceline.api.pictures.tokens import TokenPicture
 
 ROOT = "paceline-picture"
@@ -30,7 +30,7 @@ def fragment(picture: TokenPicture) -> str:
 @cache
 def style() -> str:
     """The rules of our pages, all of them within our own element."""
-    pages = STYLE.read_text(encoding="utf8").replace(":root {", "& {").replace("body {", "& {")
+    pages = PAGE_STYLE.read_text(encoding="utf8").replace(":root {", "& {").replace("body {", "& {")
     themes = (
         f"{', '.join(f'{mark} .{ROOT}' for mark in marks)} {{ color-scheme: {theme} }}\n"
         for theme, marks in THEMES.items()

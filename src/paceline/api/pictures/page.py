@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from paceline.api.piece import Piece
     from paceline.engine.counters import Totals
 
-STYLE = Path(__file__).with_name("page.css")
+PAGE_STYLE = Path(__file__).with_name("page.css")
 COLORS = 5
 """Of drafters, in the style sheet."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """What a browser lets a page do. All HTML here would do no more without it, the picture in a notebook included."""
 GENERATOR = "Paceline"
 SHOWN_BYTES = 40
-SHOWN = {code: sign for code, sign in CONTROLS.items() if chr(code) not in "\t\n"} | HALVES
+VISIBLE_SIGNS = {code: sign for code, sign in CONTROLS.items() if chr(code) not in "\t\n"} | HALVES
 
 
 def page(title: str, sections: Iterable[str]) -> str:
@@ -38,7 +38,7 @@ def page(title: str, sections: Iterable[str]) -> str:
 def document(title: str, main: str, style: str = "", mark: str = GENERATOR) -> str:
     """A whole document of what is already HTML. ``style`` adds to the rules that all pages share; ``mark`` says in the
     head what made it."""
-    styles = STYLE.read_text(encoding="utf8") + style
+    styles = PAGE_STYLE.read_text(encoding="utf8") + style
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -157,4 +157,4 @@ def _mixture(numbers: Sequence[int]) -> str:
 
 def said(text: str) -> str:
     """Text as HTML: nothing of it is markup, and control characters are signs."""
-    return escape(text.translate(SHOWN))
+    return escape(text.translate(VISIBLE_SIGNS))

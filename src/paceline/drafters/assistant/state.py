@@ -20,7 +20,7 @@ from paceline.drafters.counters import Counter, Tally
 from paceline.law import Distribution, Outlook
 from paceline.law.table import Acts
 from paceline.targets.base import Rows
-from paceline.translate import LATTICE, WINDOW, Bridge, Follower, Habit, Strategy
+from paceline.translate import LATTICE, WORD_WINDOW, Bridge, Follower, Habit, Strategy
 from paceline.tree import Ints
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class ForeignState(AssistantState):
 
     def window(self, length: int) -> bytes:
         """The last bytes of the first tokens of the text, from a word's beginning on."""
-        return self.foreign.bridge.window(self.context.tokens[max(0, length - WINDOW) : length].tolist())
+        return self.foreign.bridge.window(self.context.tokens[max(0, length - WORD_WINDOW) : length].tolist())
 
     def levels(self, depth: int) -> int:
         """As many as ``depth`` tokens of the target took in this text."""

@@ -19,7 +19,7 @@ from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.drafters.noise import SHARED, SharedNoise, hides_noise, wants_noise
 from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Target, Want
-from paceline.targets.pocket.names import MARK, NAMES
+from paceline.targets.pocket.names import BALLAST_MARK, POCKET_NAMES
 from paceline.tree import EMPTY, DraftTree
 from paceline.vocabulary import Vocabulary
 
@@ -38,9 +38,9 @@ KEEP = ("all", "beams")
 
 def shipped_head(model: str) -> Path | None:
     """The folder of the head that comes with the package for a bundled model, with or without ballast."""
-    name = model.partition(MARK)[0]
+    name = model.partition(BALLAST_MARK)[0]
     folder = HEADS / name
-    return folder if name in NAMES and folder.is_dir() else None
+    return folder if name in POCKET_NAMES and folder.is_dir() else None
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.targets.hf.packed import pack
 from paceline.targets.hf.speed import packing_pays
-from paceline.targets.pocket.names import MARK
+from paceline.targets.pocket.names import BALLAST_MARK
 
 ALIKE = torch.zeros(1, dtype=torch.int64)
 
@@ -61,18 +61,20 @@ def head_for(named: str | Path, target: Target) -> FittedHead:
 def check_fit(head: RecurrentHead, config: HeadConfig, target: Target, width: int, folder: Path) -> None:
     """ValueError unless the head can read the target's states and name its tokens."""
     shape = head.shape
-    ballast = MARK in target.name and width % shape.width == 0
+    ballast = BALLAST_MARK in target.name and width % shape.width == 0
     if shape.width != width and not ballast:
         raise InputError(
             f"the head in {folder} reads states of width {shape.width}, and those of {target.name} are {width} wide; "
             f"train one for this model"
         )
-    if shape.vocab_size > target.vocab_size or (shape.vocab_size < target.vocab_size and MARK not in target.name):
+    if shape.vocab_size > target.vocab_size or (
+        shape.vocab_size < target.vocab_size and BALLAST_MARK not in target.name
+    ):
         raise InputError(
             f"the head in {folder} names {shape.vocab_size} tokens, and {target.name} has {target.vocab_size}; "
             f"train one for this model"
         )
-    other = MARK in target.name or target.exact  # these weights are the same, and look others
+    other = BALLAST_MARK in target.name or target.exact  # these weights are the same, and look others
     if config.target and not other and config.target != target.fingerprint():
         raise InputError(
             f"the head in {folder} was trained for {config.target_name or 'a model with other weights'}, not for "

@@ -10,7 +10,16 @@ import torch
 from paceline.targets.hf.integers.kernels import without_numba
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.packed import packed_here, parameter_count
-from paceline.targets.hf.speed import FAVOUR, ROWS, SLOWER, SMALL, layer_of, once, relative, typical_layer
+from paceline.targets.hf.speed import (
+    FAVOUR,
+    SLOWER,
+    SMALL_MODEL_PARAMETERS,
+    TIMED_ROWS,
+    layer_of,
+    once,
+    relative,
+    typical_layer,
+)
 from paceline.targets.hf.variants import is_silu, modules_of
 
 TYPES = (torch.float32, torch.bfloat16)
@@ -34,7 +43,7 @@ def compiling_pays(model: Any) -> bool:
     if without_numba() is not None:
         return False
     largest = typical_layer(model)
-    if largest is None or parameter_count(model) < SMALL:
+    if largest is None or parameter_count(model) < SMALL_MODEL_PARAMETERS:
         return True
     kind = model.dtype, largest.in_features, largest.out_features
     try:
@@ -53,10 +62,10 @@ def slowness_of_compiling(dtype: torch.dtype, inputs: int, outputs: int, threads
         return float("inf")
     theirs = [layer_of(kind, inputs, outputs) for kind in dict.fromkeys((dtype, torch.float32))]
     layers = [packed_here(layer) or layer for layer in theirs]
-    rows = [torch.ones(max(ROWS), inputs, dtype=layer.weight.dtype) for layer in theirs]
+    rows = [torch.ones(max(TIMED_ROWS), inputs, dtype=layer.weight.dtype) for layer in theirs]
 
     def ours(given: torch.Tensor) -> torch.Tensor:
         return product(given, weights)
 
-    took = relative([ours, *layers], [torch.ones(max(ROWS), inputs), *rows], time.perf_counter)
+    took = relative([ours, *layers], [torch.ones(max(TIMED_ROWS), inputs), *rows], time.perf_counter)
     return FAVOUR * took[0] / min(took[1:])

@@ -24,8 +24,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer, Ge
 from paceline.errors import DamagedFile, InputError
 from paceline.files import workplace
 from paceline.files.reading import DESCRIPTION, parse, read_file
-from paceline.targets.hf.rope import UNLIMITED
-from paceline.targets.hf.versions import INSTALLED, refused
+from paceline.targets.hf.rope import NO_LONGEST_TEXT
+from paceline.targets.hf.versions import TRANSFORMERS_VERSION, refused
 
 CONFIG, GENERATION, INDEX = "config.json", "generation_config.json", "*.safetensors.index.json"
 TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
@@ -48,14 +48,14 @@ a list of the layers' types takes all memory."""
 PARAMETERS_PER_BYTE = 8
 """The densest packing of weights, one bit each."""
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-SINGLE = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 NARROW = ("f4", "f6", "f8", "float4", "float8")
 """Types of floats that are stored with scales, as files name them."""
 OF_SCALE = re.compile(r"[._]scale[^.]*$")
 """The end of the name of a weight's scales."""
 TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "merges.txt")
 """Files of a tokenizer. Without any, transformers makes an empty tokenizer from the model's type."""
-ORIGINAL = "use the original model, with --quantize int8 for 8-bit integers"
+USE_ORIGINAL = "use the original model, with --quantize int8 for 8-bit integers"
 """What works instead of a checkpoint that is quantised in another way."""
 NAMED, LONG = 3, 200
 """The most tensors that a sentence names, and the most characters of another library's message."""
@@ -109,7 +109,7 @@ def sizes_of(config: Any) -> dict[str, list[int]]:
     text = config.get_text_config()
     layers = _layer_configs(text)
     found = {name: [getattr(layer, name, None) for layer in layers] for name in SIZES}
-    if found[POSITIONS][0] == UNLIMITED:
+    if found[POSITIONS][0] == NO_LONGEST_TEXT:
         del found[POSITIONS]
     sizes = {name: [size for size in each if isinstance(size, int)] for name, each in found.items()}
     return {text.attribute_map.get(name, name): list(dict.fromkeys(each)) for name, each in sizes.items()}
@@ -169,8 +169,10 @@ def config_fault(folder: Path, error: Exception, use: Callable[[Any], object]) -
     if isinstance(kind, str) and kind in CONFIG_MAPPING and (field := _to_blame(fields, small)):
         return f"{path}: {field} cannot be {_short(fields[field])} ({in_one_line(error)})"
     if isinstance(kind, str) and kind not in CONFIG_MAPPING:
-        return f"{path}: transformers {INSTALLED} knows no model_type {kind!r}; a newer version may"
-    return refused(f"{path} describes no model that transformers {INSTALLED} can build ({in_one_line(error)})")
+        return f"{path}: transformers {TRANSFORMERS_VERSION} knows no model_type {kind!r}; a newer version may"
+    return refused(
+        f"{path} describes no model that transformers {TRANSFORMERS_VERSION} can build ({in_one_line(error)})"
+    )
 
 
 def _to_blame(fields: dict[str, Any], use: Callable[[dict[str, Any]], object]) -> str | None:
@@ -227,7 +229,7 @@ def _types(path: Path) -> dict[str, str]:
 
 def weight_files(folder: Path) -> list[Path]:
     """The files of weights that transformers reads."""
-    for name in (SINGLE, "pytorch_model.bin"):
+    for name in (WEIGHTS_FILE, "pytorch_model.bin"):
         if (single := folder / name).is_file():
             return [single]
         if (index := folder / f"{name}.index.json").is_file():
@@ -256,7 +258,7 @@ def check_floats(name: str, folder: Path, model: PreTrainedModel, known: Contain
             f"{name} stores numbers of type {types[wrong[0]]} for weights that the model computes with in floats "
             f"({listed(wrong)}), and {'no' if known is None else 'the'} quantization_config in its config.json "
             f"{'says' if known is None else 'does not say'} what they stand for; get the config.json that belongs to "
-            f"them, or {ORIGINAL}"
+            f"them, or {USE_ORIGINAL}"
         )
 
 

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, Cache, PreTrainedConfig, PreTrained
 from paceline.targets.hf.attention import AttentionOptions, KVCache, Segment
 from paceline.targets.hf.own import Unsupported
 
-NAME = "paceline"
+ATTENTION_NAME = "paceline"
 """Of our attention function in transformers."""
 HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings", "logits_to_keep"})
 """Tensors that some models pass on to attention functions for their own bookkeeping."""
@@ -109,7 +109,7 @@ def attend(
     return forward.attend(query, key, value, options).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(NAME, attend)
+AttentionInterface.register(ATTENTION_NAME, attend)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch import nn
 from paceline.targets.hf.attention import AttentionOptions, KVCache, MaskScratch, Segment
 from paceline.targets.hf.operations import CosSin, Heads, Operations
 from paceline.targets.hf.own import Mode, OwnForward, joined
-from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found, Outputs, Taps
+from paceline.targets.hf.path import UNTESTED_ERRORS, ForwardJob, ForwardPath, Found, Outputs, Taps
 from paceline.targets.hf.snapshot import DefinitionSnapshot, origin
 from paceline.targets.hf.variants import Layer, LlamaModules, modules_of
 
@@ -64,7 +64,7 @@ class Lean(ForwardPath):
             return self._run(job)
         except torch.OutOfMemoryError:
             raise
-        except UNEXPECTED as error:
+        except UNTESTED_ERRORS as error:
             if not self.trusted:
                 raise
             found = self._own.run(job)  # raises again what is the model's own error

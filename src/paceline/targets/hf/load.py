@@ -20,7 +20,7 @@ from transformers.utils.hub import cached_file
 
 from paceline.errors import InputError
 from paceline.targets import hub, trust
-from paceline.targets.device import CPU, asked
+from paceline.targets.device import CPU_DEVICE, asked
 from paceline.targets.hf import folder
 from paceline.targets.hf.compiled import compiling_pays
 from paceline.targets.hf.folder import in_one_line
@@ -29,7 +29,7 @@ from paceline.targets.hf.integers.target import check_place, obstacle, quantized
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.speed import to_float32, widened
 from paceline.targets.hf.target import HFTarget, refuse_recurrent
-from paceline.targets.hf.versions import INSTALLED, refused
+from paceline.targets.hf.versions import TRANSFORMERS_VERSION, refused
 from paceline.targets.place import bits_of, named_dtype
 
 NO_GGUF = (
@@ -82,7 +82,7 @@ def load_target(
     options = _hub_options(name)
     config = _config(name, trusted, options)
     _check_bits(name, config, bits, strict)
-    given = (kind, where.for_integers()) if strict else (None, CPU)
+    given = (kind, where.for_integers()) if strict else (None, CPU_DEVICE)
     fitting = partial(check_place, name, *given, device_map, fixed_shapes=fixed_shapes, stored=True)
     layout = layout_of(name, config, fitting)
     if layout is not None and not strict:
@@ -203,7 +203,7 @@ def _model_class(name: str, config: Any) -> Any:
         if _brings_model(config):
             raise trust.refusal(name)
         raise InputError(
-            f"{name} is a {config.model_type} model, which transformers {INSTALLED} knows no causal LM for"
+            f"{name} is a {config.model_type} model, which transformers {TRANSFORMERS_VERSION} knows no causal LM for"
         )
     found: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     return found[0] if isinstance(found, tuple) else found

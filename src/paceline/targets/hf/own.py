@@ -172,14 +172,14 @@ class OwnForward(ForwardPath):
 
     def _begin(self, requests: Sequence[Request], stack: ExitStack) -> ForwardCache:
         """Prepare the model for a forward; undone when the stack closes."""
-        from paceline.targets.hf.interface import NAME, ForwardCache, attention_is, computing
+        from paceline.targets.hf.interface import ATTENTION_NAME, ForwardCache, attention_is, computing
 
         segments = Segment.of_all(requests, self._scratch)
         alone = None if self.mode is Mode.PACKED else segments[0]
         assert alone is None or len(segments) == 1, "only a packed forward holds several sequences"
         before = segments[0].request.end - segments[0].n
         forward = ForwardCache(PackedKVCache(segments), before, self.moved + self.claimed, alone)
-        stack.enter_context(attention_is(self._native() if alone else NAME, self.model))
+        stack.enter_context(attention_is(self._native() if alone else ATTENTION_NAME, self.model))
         stack.enter_context(computing(forward))
         if self._switch is not None:
             for request in requests:

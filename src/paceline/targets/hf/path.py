@@ -17,7 +17,7 @@ from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.scores import Scores
 
-UNEXPECTED = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
+UNTESTED_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
 """What may be raised where modules are combined in a way that nobody tested."""
 
 OnExit = Callable[[torch.Tensor], None]

@@ -28,8 +28,8 @@ from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, Unsupported
-from paceline.targets.hf.path import UNEXPECTED
-from paceline.targets.hf.probe_points import NEAR, ProbePoint, probe_points, sizes
+from paceline.targets.hf.path import UNTESTED_ERRORS
+from paceline.targets.hf.probe_points import NEAR_POSITIONS, ProbePoint, probe_points, sizes
 from paceline.targets.hf.probe_rows import (
     DRAFT,
     PREFIX,
@@ -53,7 +53,7 @@ SAME_OPERATIONS = 0.1
 """The share of it that holds between two paths with the same operations, a few of which may be fused."""
 BROKEN = (RuntimeError, AttributeError, AssertionError)
 """What a model raises that gets more, or less, than it expects of its cache and attention."""
-FAILURES = (Unsupported, AssertionError, *UNEXPECTED)
+FAILURES = (Unsupported, AssertionError, *UNTESTED_ERRORS)
 """What ends the probe of a mode."""
 
 USUAL_ROWS = (32, 16, 8, 4, 2, 1)
@@ -360,7 +360,7 @@ def _prefix_length(target: HFTarget) -> int:
     named = sizes(target.model.config.get_text_config()).items()
     windows = [size for name, size in named if "window" in name and _effective(target, size) is not None]
     if target.mode is Mode.PACKED:
-        windows = [size for size in windows if size <= NEAR]
+        windows = [size for size in windows if size <= NEAR_POSITIONS]
     if not windows:
         return PREFIX
     if max(windows) > PROBED_WINDOW and target.mode is Mode.MASKED:

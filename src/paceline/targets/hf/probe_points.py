@@ -14,7 +14,7 @@ from paceline.targets.hf.rope import STATIC
 
 SWITCHES = ("window", "chunk", "floor", "original", "initial_context", "extent")
 """Parts of the names of such sizes."""
-NEAR = 64
+NEAR_POSITIONS = 64
 """Up to this position a text is read; farther positions are given to the model without rows in front."""
 
 
@@ -34,7 +34,7 @@ def probe_points(config: Any, prefix: int, draft: int, *, packed: bool) -> Itera
     are computed by our attention and need no point."""
     for name, size in sizes(config).items():
         for first in () if packed and "window" in name else (size - draft + 1, size + 1):
-            near = max(first, 1) if first <= NEAR else prefix
+            near = max(first, 1) if first <= NEAR_POSITIONS else prefix
             yield ProbePoint(size, near, max(0, first - near))
 
 

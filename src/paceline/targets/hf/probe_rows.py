@@ -9,7 +9,7 @@ from paceline.targets.base import Request, Rows
 from paceline.targets.hf.compiled import compiled_beside
 from paceline.targets.hf.integers.kernels import short
 from paceline.targets.hf.lean import Lean
-from paceline.targets.hf.path import UNEXPECTED, ForwardPath
+from paceline.targets.hf.path import UNTESTED_ERRORS, ForwardPath
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree, Ints
 
@@ -44,7 +44,7 @@ def agree(target: HFTarget, one: ForwardPath, other: ForwardPath, share: float) 
         ours, theirs = (_read_and_scored(target, path) for path in (one, other))
     except torch.OutOfMemoryError:
         raise
-    except (AssertionError, *UNEXPECTED):
+    except (AssertionError, *UNTESTED_ERRORS):
         return False
     return not gap(target, ours, theirs, share)
 

@@ -72,14 +72,14 @@ def rotary_position(request: Request) -> int:
     return int(request.positions.max()) + (request.prompt == len(request.tokens))
 
 
-UNLIMITED = -1
+NO_LONGEST_TEXT = -1
 """The `max_position_embeddings` of a model that has no longest text, as XLNet's."""
 
 
 def context_length(config: Any) -> int | None:
     """The context length, if there is one: dynamic scaling exists to go past the trained one."""
     length: int | None = getattr(config, "max_position_embeddings", None)
-    if length == UNLIMITED:
+    if length == NO_LONGEST_TEXT:
         return None
     rope = getattr(config, "rope_parameters", None) or {}
     if length is not None and rope.get("rope_type") == "dynamic":

@@ -26,7 +26,7 @@ from paceline.targets.hf.packed import is_ordinary, ordinary, packed_here, param
 from paceline.targets.place import free_memory
 from paceline.targets.setup import kernels, processor, versions
 
-ROWS = (1, 4, 16)
+TIMED_ROWS = (1, 4, 16)
 """A single row, and drafts."""
 TURNS = 3
 """Of the times of so many turns the shortest counts."""
@@ -38,7 +38,7 @@ SLOWER = 1.1
 """A type, or packed weights, are left where they take so many times as long as the other way."""
 FAVOUR = 0.7
 """What a compiled product's time counts: the forward around it saves more than can be timed with one product."""
-SMALL = 10_000_000
+SMALL_MODEL_PARAMETERS = 10_000_000
 """Models of fewer parameters are fast enough in any type."""
 FOLDER = "kernels"
 """In the cache directory."""
@@ -49,16 +49,16 @@ Layer = Callable[[torch.Tensor], object]
 
 
 def relative(layers: Sequence[Layer], inputs: Sequence[torch.Tensor], clock: Callable[[], float]) -> list[float]:
-    """The time of each layer over its ``inputs`` of each number of `ROWS`, as a share of the quickest one's: the mean
-    of all numbers. An input is cut to its first rows."""
+    """The time of each layer over its ``inputs`` of each number of `TIMED_ROWS`, as a share of the quickest one's: the
+    mean of all numbers. An input is cut to its first rows."""
     totals = [0.0] * len(layers)
-    for count in ROWS:
+    for count in TIMED_ROWS:
         # each its turns at a stretch: another library's threads look for work for a while after each of its calls
         least = [
             min(_seconds(layer, rows[:count].clone(), clock) for _ in range(TURNS))
             for layer, rows in zip(layers, inputs, strict=True)
         ]
-        totals = [total + took / min(least) / len(ROWS) for total, took in zip(totals, least, strict=True)]
+        totals = [total + took / min(least) / len(TIMED_ROWS) for total, took in zip(totals, least, strict=True)]
     return totals
 
 
@@ -106,7 +106,7 @@ def slowness(dtype: torch.dtype, inputs: int, outputs: int, threads: int) -> flo
     """How many times as long a linear layer takes in a type as in float32, with the kernels that would be used."""
     kinds = (dtype, torch.float32)
     layers = [layer_of(kind, inputs, outputs) for kind in kinds]
-    rows = [torch.ones(max(ROWS), inputs, dtype=kind) for kind in kinds]
+    rows = [torch.ones(max(TIMED_ROWS), inputs, dtype=kind) for kind in kinds]
     packed = [(packed_here(layer) if is_ordinary(layer) else None) or layer for layer in layers]
     took = relative(packed, rows, time.perf_counter)
     return took[0] / took[1]
@@ -119,7 +119,7 @@ def slowness_of_packing(dtype: torch.dtype, inputs: int, outputs: int, threads: 
     packed = packed_here(layer)
     if packed is None:
         return 1.0
-    took = relative([packed, layer], [torch.ones(max(ROWS), inputs, dtype=dtype)] * 2, time.perf_counter)
+    took = relative([packed, layer], [torch.ones(max(TIMED_ROWS), inputs, dtype=dtype)] * 2, time.perf_counter)
     return took[0] / took[1]
 
 
@@ -132,7 +132,7 @@ def packing_pays(model: nn.Module) -> bool:
     """Whether packed weights are at least about as fast as ordinary ones. Small models are not timed: there the calls
     count."""
     largest = typical_layer(model)
-    if largest is None or not is_ordinary(largest) or parameter_count(model) < SMALL:
+    if largest is None or not is_ordinary(largest) or parameter_count(model) < SMALL_MODEL_PARAMETERS:
         return True
     kind = largest.weight.dtype, largest.in_features, largest.out_features
     return slowness_of_packing(*kind, torch.get_num_threads()) < SLOWER
@@ -150,7 +150,11 @@ def widened(model: nn.Module) -> str | None:
     where it stays as it is."""
     dtype: Any = model.dtype
     largest = typical_layer(model)
-    if dtype not in (torch.bfloat16, torch.float16) or parameter_count(model) < SMALL or largest is None:
+    if (
+        dtype not in (torch.bfloat16, torch.float16)
+        or parameter_count(model) < SMALL_MODEL_PARAMETERS
+        or largest is None
+    ):
         return None
     if getattr(model, "is_quantized", False):  # transformers then refuses other types
         return None

@@ -6,7 +6,7 @@ import re
 
 import transformers
 
-INSTALLED = transformers.__version__
+TRANSFORMERS_VERSION = transformers.__version__
 NEWEST = (5, 24)
 """The newest minor version of transformers that this release was tested with."""
 
@@ -15,10 +15,10 @@ def refused(sentence: str, advice: str = "", model_class: type | None = None) ->
     """A sentence that refuses a model, with what helps: an older transformers, if the installed one is newer than those
     that were tested and the class may be its own, or else the ``advice``."""
     theirs = model_class is None or model_class.__module__.startswith("transformers.models.")
-    if theirs and tuple(map(int, re.findall(r"\d+", INSTALLED)[:2])) > NEWEST:
+    if theirs and tuple(map(int, re.findall(r"\d+", TRANSFORMERS_VERSION)[:2])) > NEWEST:
         major, minor = NEWEST
         advice = (
-            f"transformers {INSTALLED} is newer than {major}.{minor}, the newest that this release of paceline was "
-            f"tested with: pip install 'transformers<{major}.{minor + 1}'"
+            f"transformers {TRANSFORMERS_VERSION} is newer than {major}.{minor}, the newest that this release of "
+            f"paceline was tested with: pip install 'transformers<{major}.{minor + 1}'"
         )
     return f"{sentence}; {advice}" if advice else sentence

@@ -7,20 +7,20 @@ from pathlib import Path
 
 from paceline.errors import InputError
 
-NAMES = ("pocket", "pocket-draft", "pocket-foreign")
-MARK = "+ballast"
+POCKET_NAMES = ("pocket", "pocket-draft", "pocket-foreign")
+BALLAST_MARK = "+ballast"
 """What begins the size of a ballast, behind a name."""
 
 
 def is_bundled(name: str) -> bool:
     """Whether a name is that of a bundled model; `InputError` if it is almost one."""
-    if name in NAMES or MARK in name:
+    if name in POCKET_NAMES or BALLAST_MARK in name:
         return True
     if "/" not in name and (close := close_name(name)) and not Path(name).is_dir():
-        raise InputError(f"no model at {name!r}; did you mean {close!r}? Bundled are {', '.join(NAMES)}")
+        raise InputError(f"no model at {name!r}; did you mean {close!r}? Bundled are {', '.join(POCKET_NAMES)}")
     return False
 
 
 def close_name(name: str) -> str | None:
     """The bundled name that a misspelt one probably means."""
-    return next(iter(difflib.get_close_matches(name, NAMES, n=1, cutoff=0.8)), None)
+    return next(iter(difflib.get_close_matches(name, POCKET_NAMES, n=1, cutoff=0.8)), None)

@@ -13,7 +13,7 @@ from paceline.targets.pocket.ballast import forbid, widened, widened_config
 from paceline.targets.pocket.bundle import Bundle, read_bundle
 from paceline.targets.pocket.kept import kept
 from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
-from paceline.targets.pocket.names import MARK
+from paceline.targets.pocket.names import BALLAST_MARK
 from paceline.targets.pocket.shape import Ballast, ModelShape, choose_shape, read_ballast
 from paceline.targets.pocket.target import BundledTarget
 
@@ -33,7 +33,7 @@ def open_bundled(
     if bits is not None:
         check_place(name, dtype, where.for_integers(), bits=bits, fixed_shapes=fixed_shapes)
     dtype = dtype or DTYPE
-    if MARK in name:
+    if BALLAST_MARK in name:
         return _with_ballast(name, dtype, where, bits, fixed_shapes)
     bundle = read_bundle(name)
     needed = sum(weight.numel() for weight in bundle.weights.values()) * dtype.itemsize

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from paceline.errors import InputError
 from paceline.targets.pocket.llama import Config
-from paceline.targets.pocket.names import MARK, NAMES, close_name
+from paceline.targets.pocket.names import BALLAST_MARK, POCKET_NAMES, close_name
 
 RATIOS = (1, 4, 16, 64)
 MLP_STEP = 32
@@ -55,19 +55,19 @@ class ModelShape:
 
 
 def read_ballast(name: str) -> Ballast:
-    """The parts of a name that holds `MARK`."""
-    source, _, rest = name.partition(MARK)
-    if source not in NAMES:
+    """The parts of a name that holds `BALLAST_MARK`."""
+    source, _, rest = name.partition(BALLAST_MARK)
+    if source not in POCKET_NAMES:
         close = close_name(source)
-        hint = f"did you mean {close!r}?" if close else f"only {', '.join(NAMES)} can carry it"
+        hint = f"did you mean {close!r}?" if close else f"only {', '.join(POCKET_NAMES)} can carry it"
         raise InputError(f"no bundled model {source!r} to put ballast on; {hint}")
     found = re.fullmatch(r":([\d.]+[kmb]?)(?:/([\d.]+[kmb]?))?", rest, re.IGNORECASE)
     size = _count(found[1]) if found else None
     vocab = _count(found[2]) if found and found[2] else None
     if found is None or size is None or (found[2] and vocab is None):
         raise InputError(
-            f"cannot read a size in {name!r}; write {source}{MARK}:SIZE or {source}{MARK}:SIZE/VOCAB, "
-            f"for example {source}{MARK}:500M or {source}{MARK}:1.5B/150k"
+            f"cannot read a size in {name!r}; write {source}{BALLAST_MARK}:SIZE or {source}{BALLAST_MARK}:SIZE/VOCAB, "
+            f"for example {source}{BALLAST_MARK}:500M or {source}{BALLAST_MARK}:1.5B/150k"
         )
     return Ballast(name, source, size, vocab)
 

@@ -25,7 +25,7 @@ from paceline.files import workplace
 from paceline.law import Sampling
 from paceline.targets.base import Target
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.pocket.names import MARK, NAMES
+from paceline.targets.pocket.names import BALLAST_MARK, POCKET_NAMES
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.run.contestant import Missing
 
@@ -114,7 +114,7 @@ class PeerWeights:
 
     def foreign(self, name: str | None) -> tuple[str, PreTrainedModel, PreTrainedTokenizerBase]:
         """The draft model of another tokenizer: by name, or the bundled one where the target is a bundled model."""
-        if name is None and self.target.name.partition(MARK)[0] not in NAMES:
+        if name is None and self.target.name.partition(BALLAST_MARK)[0] not in POCKET_NAMES:
             raise Missing("it needs a draft model with another tokenizer: write transformers-uag:draft=NAME")
         name = name or FOREIGN
         if name not in self._foreign:

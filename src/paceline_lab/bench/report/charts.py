@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.cells import cell_len
 
-from paceline.api.pictures.page import SHOWN
+from paceline.api.pictures.page import VISIBLE_SIGNS
 from paceline_lab.bench.report.blocks import Chart
 from paceline_lab.bench.report.words import short
 from paceline_lab.bench.statistics import Estimate
@@ -55,7 +55,7 @@ DASHED: dict[str, Any] = {"color": INK, "linewidth": 1.25, "linestyle": (0, (3, 
 OUTLINE: dict[str, Any] = {"linewidth": 0.75, "edgecolor": PAPER}
 UNWANTED = {"transform", "clip-path"}
 """Attributes: nothing is turned, nothing reaches beyond the chart."""
-CLEAR = SHOWN | {10: " "}
+CLEAR = VISIBLE_SIGNS | {10: " "}
 TIP, NEXT = "tip:", "\u241e"
 Points = Sequence[tuple[float, float]]
 Margins = tuple[float, float, float, float]

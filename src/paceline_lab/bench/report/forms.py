@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, Template
 from markupsafe import Markup
 
-from paceline.api.pictures.page import SHOWN, document, token_text
+from paceline.api.pictures.page import VISIBLE_SIGNS, document, token_text
 from paceline.api.pictures.tokens import HALVES
 from paceline.files.visible import CONTROLS, DIRECTIONS
 from paceline_lab.bench.report.blocks import Part, Section, TableCell, Tokens
@@ -68,7 +68,7 @@ def _template(name: str, said: Callable[[str], str], **filters: Callable[..., An
 
 
 def _shown(text: str) -> str:
-    return text.translate(SHOWN)
+    return text.translate(VISIBLE_SIGNS)
 
 
 def _tokens(block: Tokens) -> Markup:

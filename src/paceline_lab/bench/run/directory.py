@@ -17,7 +17,7 @@ from typing import Any
 
 from paceline.errors import InputError
 from paceline.files import check_folder, naming, write_whole
-from paceline.files.reading import DESCRIPTION, MOST, damaged, parse, read_file
+from paceline.files.reading import DESCRIPTION, LARGEST_TEXT_BYTES, damaged, parse, read_file
 from paceline.files.shape import shaped
 from paceline_lab.bench.run.record import FORMAT, About, Record
 from paceline_lab.bench.suites import Prompt, as_lines
@@ -184,7 +184,7 @@ def _records(run: Run) -> tuple[list[Record], int]:
     return records, size
 
 
-def _contents(file: Path, most: int = MOST) -> bytes:
+def _contents(file: Path, most: int = LARGEST_TEXT_BYTES) -> bytes:
     """A file of the run, as it stands. A FileNotFoundError where it is not there."""
     try:
         return read_file(file, most)

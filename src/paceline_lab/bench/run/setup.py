@@ -22,7 +22,7 @@ from paceline.files import claimed
 from paceline.law import Sampling
 from paceline.planning.specs import make_planner
 from paceline.targets.base import Target
-from paceline.targets.pocket.names import MARK
+from paceline.targets.pocket.names import BALLAST_MARK
 from paceline.targets.pocket.open import describe as shape
 from paceline.targets.setup import described
 from paceline.verify import Rule
@@ -179,7 +179,7 @@ def opened(
             gauges["joules"] = meter
         about = About(
             recipe=asdict(options) | {"follow": conditions.follow},
-            model=described(target) | {"ballast": shape(target.name) if MARK in target.name else None},
+            model=described(target) | {"ballast": shape(target.name) if BALLAST_MARK in target.name else None},
             entries=[{"name": who.name, "ours": who.ours, **who.facts()} for who in contestants],
             workload=_told(workload, conditions),
             missing=missing,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from paceline.errors import InputError
-from paceline.files.reading import MOST, bounded, read_file
+from paceline.files.reading import LARGEST_TEXT_BYTES, bounded, read_file
 from paceline.targets import hub
 
 DATA = "PACELINE_DATA"
@@ -109,7 +109,7 @@ class Sources:
             raw = content = read_file(path)
             if path.suffix == ".gz":
                 with gzip.open(BytesIO(raw)) as file:
-                    content = bounded(cast("BinaryIO", file), path, MOST)
+                    content = bounded(cast("BinaryIO", file), path, LARGEST_TEXT_BYTES)
             decoded = content.decode("utf8").removeprefix("\ufeff")
         except UnicodeDecodeError as error:
             at = f"offset {error.start}"

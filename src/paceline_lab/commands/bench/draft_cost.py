@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import check_counts, describe, load_model
-from paceline.cli.output import WIDTH, counted, print_json, say, table
+from paceline.cli.output import TEXT_COLUMNS, counted, print_json, say, table
 from paceline.errors import InputError
 from paceline.files import workplace
 from paceline_lab.commands.bench.forwards import add_forwards, time_forwards
@@ -182,7 +182,7 @@ def _share_blocks(found: Mapping[str, Any]) -> Iterator[str]:
         "all rows, as a share of the round they make with the forward; * at the size that 'paceline calibrate' found, "
         "else at the method's own."
     )
-    yield textwrap.fill(text, WIDTH)
+    yield textwrap.fill(text, TEXT_COLUMNS)
     head = ("", "temperature", "budget", "nodes", "forward", "draft", "read", "share", "")
     yield table(head, map(_share_row, found["methods"]), left=(0, 8))
 
@@ -199,7 +199,7 @@ def _blocks(result: Mapping[str, Any]) -> Iterator[str]:
         f"{result['context']:,} in the text ({result['text']}). Proposing and learning; with the nodes proposed. "
         "What learns from rows has seen one for every token of the vocabulary; the dictionary is of this text."
     )
-    yield textwrap.fill(text, WIDTH)
+    yield textwrap.fill(text, TEXT_COLUMNS)
     head = ("", "temperature", "budget", "nodes", "propose", "learn", "together", "")
     yield table(head, map(_draft_row, result["drafts"]), left=(0, 7))
     best, threads = result["best"], counted(result["threads"], "thread")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.options import DRAFT, MODEL, check_counts, describe, draft_model, load_model, prompts_of
-from paceline.cli.output import WIDTH, cautions, counted, interval, print_json, progress, say, table
+from paceline.cli.options import DEFAULT_MODEL, DRAFT, check_counts, describe, draft_model, load_model, prompts_of
+from paceline.cli.output import TEXT_COLUMNS, cautions, counted, interval, print_json, progress, say, table
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from paceline.drafters.assistant import DraftModel
 
 BALLAST = "ballast"
-MODELS = (MODEL, f"{MODEL}+{BALLAST}:300M")
+MODELS = (DEFAULT_MODEL, f"{DEFAULT_MODEL}+{BALLAST}:300M")
 METHODS = ("plain", "lookup", "assistant")
 DTYPE = "float32"
 TOKENS, PASSES = 40, 3
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         for model, name in _short_names(options.models).items():
             parts.append(_part(model, name, options))
             say("\n".join(_lines(parts[-1])), end="\n\n", flush=True)
-    say(textwrap.fill(HOW, WIDTH))
+    say(textwrap.fill(HOW, TEXT_COLUMNS))
     if options.json:
         print_json(_summary(parts, options, time.monotonic() - started))
     return 0
@@ -79,14 +79,14 @@ def run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     """Refuse mistakes before a model is loaded."""
     from paceline.targets.place import named_dtype
-    from paceline.targets.pocket.names import MARK, is_bundled
+    from paceline.targets.pocket.names import BALLAST_MARK, is_bundled
     from paceline.targets.pocket.shape import read_ballast
 
     check_counts(options, "passes", "max_new_tokens", "num_draft_tokens", "threads")
     prompts_of(options)
     named_dtype(options.dtype)
     for model in options.models:
-        if is_bundled(model) and MARK in model:
+        if is_bundled(model) and BALLAST_MARK in model:
             read_ballast(model)
         options.model = model
         if "assistant" in (options.methods or ()) and draft_model(options) is None:
@@ -179,7 +179,7 @@ def _lines(part: ModelOverhead) -> Iterator[str]:
     names, ratios = part.rows[0]["tokens_per_second"], part.rows[0]["ratios"]
     head = ("tokens/s", *names, *(f"{name}/theirs" for name in ratios), "tokens/forward", "texts")
     yield table(head, map(_cells, part.rows), left=(0, len(head) - 1))
-    yield from textwrap.wrap("; ".join(_notes(part)), WIDTH)
+    yield from textwrap.wrap("; ".join(_notes(part)), TEXT_COLUMNS)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.options import MODEL, check_counts, inputs_of, utf8
+from paceline.cli.options import DEFAULT_MODEL, check_counts, inputs_of, utf8
 from paceline.cli.output import print_json, progress
 from paceline.errors import InputError, need
 from paceline.files import check_output
@@ -35,8 +35,10 @@ def add(actions: Subparsers) -> None:
             "text gives the same bytes."
         ),
     )
-    text = f"the tokenizer to build for: a folder or name of transformers, or a bundled model (default: {MODEL})"
-    parser.argument("--tokenizer --model -m", "T", text, default=MODEL)
+    text = (
+        f"the tokenizer to build for: a folder or name of transformers, or a bundled model (default: {DEFAULT_MODEL})"
+    )
+    parser.argument("--tokenizer --model -m", "T", text, default=DEFAULT_MODEL)
     parser.add_trust()
     add_texts(parser, "--text", required=True)
     parser.argument("--out", "FILE", "where to write it, say uk.dict", Path, required=True)

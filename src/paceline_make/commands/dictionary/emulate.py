@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.options import MODEL, check_counts, inputs_of, utf8
+from paceline.cli.options import DEFAULT_MODEL, check_counts, inputs_of, utf8
 from paceline.cli.output import draw, print_json, progress, say, show, table, wants_color
 from paceline.errors import InputError
 from paceline.files import check_output, write_whole
@@ -44,7 +44,7 @@ def add(actions: Subparsers) -> None:
         "--tokenizer --model -m",
         "T",
         "what cuts the text into tokens: a bundled model, a folder, a name of transformers or of the data folder "
-        f"(default: the one that the first dictionary was built for, where it is one of those, or {MODEL})",
+        f"(default: the one that the first dictionary was built for, where it is one of those, or {DEFAULT_MODEL})",
         utf8,
     )
     parser.add_trust()
@@ -130,7 +130,7 @@ def _tokenizer(options: argparse.Namespace) -> str:
     named: str | None = options.tokenizer
     if named is None and options.dict:
         return tokenizer_of(options.dict[0], Sources(options.data))
-    named = named or MODEL
+    named = named or DEFAULT_MODEL
     if Path(named).is_dir():
         return named
     return str(tokenizers_in(Sources(options.data)).get(named, named))

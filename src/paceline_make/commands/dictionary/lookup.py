@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline.cli.options import MODEL, utf8
+from paceline.cli.options import DEFAULT_MODEL, utf8
 from paceline.cli.output import print_json, say
 from paceline.errors import InputError
 from paceline_make.commands.dictionary.rules import add_rule
@@ -37,7 +37,7 @@ def add(actions: Subparsers) -> None:
         "--tokenizer --model -m",
         "T",
         "what encodes the text: a folder or name of transformers, or a bundled model (default: the one that the "
-        f"first dictionary was built for, where it is bundled or in the data folder, or {MODEL})",
+        f"first dictionary was built for, where it is bundled or in the data folder, or {DEFAULT_MODEL})",
     )
     parser.add_trust()
     _add_trace(parser)
@@ -98,7 +98,7 @@ def _tokenizer(options: argparse.Namespace) -> str:
 
     if options.tokenizer is None and options.files:
         return tokenizer_of(options.files[0], Sources())
-    return options.tokenizer or MODEL
+    return options.tokenizer or DEFAULT_MODEL
 
 
 def _as_dict(dictionary: Dictionary, match: Match, ids: list[int], vocabulary: Vocabulary) -> dict[str, Any]:

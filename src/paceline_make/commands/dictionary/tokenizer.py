@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli.options import MODEL
+from paceline.cli.options import DEFAULT_MODEL
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ LONG = 80
 def tokenizer_of(path: str | Path, sources: Sources) -> str:
     """The model or folder that a dictionary's tokenizer is opened from."""
     from paceline.dictionary.file import read_header
-    from paceline.targets.pocket.names import NAMES
+    from paceline.targets.pocket.names import POCKET_NAMES
     from paceline.targets.replay import open_vocabulary
     from paceline_lab.bench.suites.sources import tokenizers_in
 
     header = read_header(path)[0]
-    name = header.tokenizer_name or MODEL
-    place = name if name in NAMES else tokenizers_in(sources).get(name)
+    name = header.tokenizer_name or DEFAULT_MODEL
+    place = name if name in POCKET_NAMES else tokenizers_in(sources).get(name)
     if place is None or open_vocabulary(str(place)).fingerprint != header.tokenizer:
         raise of_another(path, header)
     return str(place)

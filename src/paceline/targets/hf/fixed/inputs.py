@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from paceline.targets.base import Request
-from paceline.targets.hf.fixed.shapes import SHORTEST, TENTATIVE
+from paceline.targets.hf.fixed.shapes import SHORTEST_RECORDED_TEXT, TENTATIVE
 
 HIDDEN_KEY = {torch.float16: -3e4}
 """Added to the score of a hidden key; -1e30 in other types. Its weight is then exactly 0. The value is finite, so that
@@ -100,7 +100,7 @@ class Inputs:
     def keys(self, window: int | None, length: int) -> torch.Tensor | None:
         """The rows of each slot that a layer reads, ``[count, some]``; None for the first ``length`` of them. A window
         over a long text leaves few rows, which are copied together."""
-        some = -(-((window or length) + TENTATIVE) // SHORTEST) * SHORTEST
+        some = -(-((window or length) + TENTATIVE) // SHORTEST_RECORDED_TEXT) * SHORTEST_RECORDED_TEXT
         if some >= length:
             return None
         assert window is not None, "a layer without a window reads all rows"

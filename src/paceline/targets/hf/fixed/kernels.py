@@ -26,9 +26,9 @@ PIECE = 256
 PIECES = 64
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Others are not split."""
-CLOSE = 1e-4
+SPLIT_TOLERANCE = 1e-4
 """How far a split text may lie from a whole one in any type, in standard deviations."""
-STEPS = 2
+TYPE_STEPS = 2
 """The roundings, in steps of the type at the size of the largest number, that it may lie apart beside that: both round
 the result, and a split text the parts of it, which may be larger."""
 
@@ -124,7 +124,7 @@ def splits_here(device: torch.device, dtype: torch.dtype, width: int) -> bool:
         return False
     one, other = one.float(), other.float()
     step = torch.finfo(dtype).eps * other.abs().max()
-    return bool((one - other).abs().max() <= STEPS * step + CLOSE * other.std())
+    return bool((one - other).abs().max() <= TYPE_STEPS * step + SPLIT_TOLERANCE * other.std())
 
 
 def spelled_out(

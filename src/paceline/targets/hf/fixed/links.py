@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from paceline.law import log_normalizer
-from paceline.law.draws import INDEX, NUMBERS, Draws, cuts, numbers_of
+from paceline.law.draws import DRAW_NUMBERS, INDEX, Draws, cuts, numbers_of
 from paceline.targets.base import Request
 from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.fixed.capture import Leave, pass_by
@@ -27,9 +27,9 @@ CANDIDATES = 256
 """The best tokens, of which one is chosen."""
 DEPTH = 64
 """The longest draft that is recorded."""
-LAST, LIVE = NUMBERS, NUMBERS + 1
+LAST, LIVE = DRAW_NUMBERS, DRAW_NUMBERS + 1
 """Behind the numbers of a text's draws: its last unread row, and whether it is there at all."""
-LEAST = 2
+FEWEST_LINKS = 2
 """Links that are tried when a draft is recorded: one of each kind."""
 SPARE = 4
 """Levels that only a recording in the making reaches."""
@@ -79,7 +79,7 @@ class Links:
             self._numbers = torch.zeros((count, LIVE + 1), dtype=torch.int64, device=device)
             self._level = torch.zeros(1, dtype=torch.int64, device=device)
             self._drafted = torch.zeros((2, DEPTH + SPARE, count), dtype=torch.float64, device=device)
-        self._draws = Draws(self._numbers[:, :NUMBERS], cut=shape.cut, noisy=shape.noisy)
+        self._draws = Draws(self._numbers[:, :DRAW_NUMBERS], cut=shape.cut, noisy=shape.noisy)
         self.functions: tuple[Callable[[Leave], Result], Callable[[Leave], Result]] = self._begin, self._go_on
 
     def fill(self, chains: Sequence[Chain], job: ForwardJob) -> None:

@@ -17,16 +17,16 @@ from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows
 from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.fixed.capture import CapturesGraphs, Leave, Recorder, Uncapturable, direct, rehearse
-from paceline.targets.hf.fixed.links import DEPTH, LEAST, Links, LinkShape, alike, job_of
+from paceline.targets.hf.fixed.links import DEPTH, FEWEST_LINKS, Links, LinkShape, alike, job_of
 from paceline.targets.hf.fixed.recordings import Recordings
-from paceline.targets.hf.fixed.shapes import ROWS, TENTATIVE, ForwardShape, rounds_well, slots_of
+from paceline.targets.hf.fixed.shapes import LARGEST_RECORDED_ROWS, TENTATIVE, ForwardShape, rounds_well, slots_of
 from paceline.targets.hf.fixed.slab import Slab, SlabRows
 from paceline.targets.hf.fixed.step import Result, Step
 from paceline.targets.hf.fixed.whole import Function, WholeFunctions
 from paceline.targets.hf.gpu import trial
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward, Unsupported
-from paceline.targets.hf.path import UNEXPECTED, ForwardJob, ForwardPath, Found
+from paceline.targets.hf.path import UNTESTED_ERRORS, ForwardJob, ForwardPath, Found
 
 T = TypeVar("T")
 RECORDINGS = 48
@@ -48,7 +48,7 @@ class FixedPath(ForwardPath):
         device = own.model.device
         self._own = own
         self._record = record or (CapturesGraphs(device) if device.type == "cuda" else direct)
-        self.forgiven: tuple[type[Exception], ...] = UNEXPECTED if device.type == "cuda" else ()
+        self.forgiven: tuple[type[Exception], ...] = UNTESTED_ERRORS if device.type == "cuda" else ()
         """Errors after which the model's own path is used. They are defects of ours, but a GPU may raise what was
         never seen before, and a text need not end for that. The same code on a CPU raises them."""
         self.wholes = WholeFunctions(self._record, self.forgiven)
@@ -124,7 +124,7 @@ class FixedPath(ForwardPath):
         for request in job.requests:
             if not (isinstance(request.rows, SlabRows) and request.rows.slab is self.slab) or request.prefill:
                 return False
-            if len(request.tokens) > ROWS or len(request.parents) > TENTATIVE:
+            if len(request.tokens) > LARGEST_RECORDED_ROWS or len(request.parents) > TENTATIVE:
                 return False
         return rounds_well(job) and not torch.is_autocast_enabled(self._own.model.device.type)
 
@@ -161,7 +161,7 @@ class FixedPath(ForwardPath):
         depth = max((chain.depth for chain in chains), default=0)
         if not 0 < depth <= DEPTH or not self.takes(job := job_of(chains)):
             return None
-        ahead = max(depth, LEAST)
+        ahead = max(depth, FEWEST_LINKS)
         if not self.slab.fits(max(request.end for request in job.requests) + ahead):
             return None
         any_length = self.without_kernels is None
@@ -208,7 +208,7 @@ class FixedPath(ForwardPath):
 
     def _recorded_links(self, shape: LinkShape, chains: Sequence[Chain], job: ForwardJob) -> list[ChainDraft]:
         """Call, record, play; a draft that differs from the one that was called is never played again."""
-        least = max(LEAST, *(chain.depth for chain in chains))  # links of both kinds are tried
+        least = max(FEWEST_LINKS, *(chain.depth for chain in chains))  # links of both kinds are tried
         with once():
             links = Links(shape, self._step)
             links.fill(chains, job)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paceline.targets.hf.fixed.slab import SlabRows, power
 from paceline.targets.hf.path import ForwardJob
 
-ROWS = 128
+LARGEST_RECORDED_ROWS = 128
 """The largest recorded draft, its root included; more rows keep a device busy without a recording."""
 TENTATIVE = 256
 """The most tentative rows of a sequence, held ones included."""
@@ -16,7 +16,7 @@ SEQUENCES = 64
 IDLE_ROWS = 256
 """Padding costs next to nothing while a forward spends its time on reading weights: a forward is rounded up to at most
 this many rows in all, or twice those it needs."""
-SHORTEST = 256
+SHORTEST_RECORDED_TEXT = 256
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def block(slots: Sequence[int]) -> tuple[int, int]:
 
 
 def stretch(length: int) -> int:
-    """A length rounded up to a multiple of `SHORTEST`, or by a quarter at most where that is more."""
-    grain = max(SHORTEST, power(length) // 8)
+    """A length rounded up to a multiple of `SHORTEST_RECORDED_TEXT`, or by a quarter at most where that is more."""
+    grain = max(SHORTEST_RECORDED_TEXT, power(length) // 8)
     return -(-length // grain) * grain
 
 

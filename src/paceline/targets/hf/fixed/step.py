@@ -21,7 +21,7 @@ from paceline.targets.hf.fixed.inputs import Inputs
 from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.shapes import ForwardShape, slots_of
 from paceline.targets.hf.fixed.slab import Slab
-from paceline.targets.hf.interface import NAME, ForwardCache, attention_is, computing, experts_are
+from paceline.targets.hf.interface import ATTENTION_NAME, ForwardCache, attention_is, computing, experts_are
 from paceline.targets.hf.lean import Lean, cos_sin_at
 from paceline.targets.hf.operations import Operations
 from paceline.targets.hf.own import OwnForward
@@ -102,7 +102,7 @@ class Step:
 
     def _by_model(self, block: KVCache, outputs: Outputs) -> Result:
         with ExitStack() as stack:
-            stack.enter_context(attention_is(NAME, self._own.model))
+            stack.enter_context(attention_is(ATTENTION_NAME, self._own.model))
             if self._apart:
                 stack.enter_context(experts_are(BATCHED, self._own.model))
             stack.enter_context(computing(forward := ForwardCache(block)))

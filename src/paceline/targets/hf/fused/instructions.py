@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from paceline.targets.hf.fused.vector import BYTE, INT, SHORT, features, function
 
-SETS = features()
+INSTRUCTION_SETS = features()
 
 
 class Pairs:
@@ -44,7 +44,7 @@ class Pairs:
         return builder.call(function(builder, name, INT, [self.sums]), [sums])
 
 
-PAIRS, NARROW = Pairs(SETS, wide=True), Pairs(SETS, wide=False)
+PAIRS, NARROW = Pairs(INSTRUCTION_SETS, wide=True), Pairs(INSTRUCTION_SETS, wide=False)
 
 
 class Fours:
@@ -74,4 +74,4 @@ class Fours:
         return builder.call(function(builder, name, INT, [self.sums]), [sums])
 
 
-FOURS = Fours.of(SETS)
+FOURS = Fours.of(INSTRUCTION_SETS)

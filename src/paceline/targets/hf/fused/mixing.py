@@ -12,9 +12,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from paceline.compiled import native
-from paceline.targets.hf.fused.instructions import SETS
+from paceline.targets.hf.fused.instructions import INSTRUCTION_SETS
 from paceline.targets.hf.fused.loops import each, long, loop
-from paceline.targets.hf.fused.tiles import FEWEST, LANES, Brains, Floats
+from paceline.targets.hf.fused.tiles import LANES, LEAST_FLOATS, Brains, Floats
 from paceline.targets.hf.fused.vector import INT, Built, function
 
 DOUBLE, WIDTH = ir.DoubleType(), LANES // 2
@@ -43,9 +43,9 @@ class _Mix:
         whole = self._builder.and_(self._size, long(-LANES))
         with each(self._builder, long(0), whole, LANES) as part:
             self._part(query, count, part, LANES)
-        if LANES > FEWEST:
-            with each(self._builder, whole, self._size, FEWEST) as part:
-                self._part(query, count, part, FEWEST)
+        if LANES > LEAST_FLOATS:
+            with each(self._builder, whole, self._size, LEAST_FLOATS) as part:
+                self._part(query, count, part, LEAST_FLOATS)
 
     def _part(self, query: Any, count: int, part: Any, numbers: int) -> None:
         """So many numbers of each value, for so many queries."""
@@ -76,7 +76,7 @@ class _Mix:
         return [self._builder.fpext(self._builder.shuffle_vector(values, values, mask), SUMS) for mask in masks]
 
     def _added(self, weight: Any, values: Any, total: Any) -> Any:
-        if "fma" in SETS:
+        if "fma" in INSTRUCTION_SETS:
             both = function(self._builder, f"llvm.fma.v{WIDTH}f64", SUMS, [SUMS] * 3)
             return self._builder.call(both, [weight, values, total])
         return self._builder.fadd(self._builder.fmul(weight, values), total)

@@ -19,7 +19,7 @@ from paceline.targets.hf.fused.heads import own_floats
 from paceline.targets.hf.fused.stages import reach, size_of
 from paceline.targets.hf.fused.team import Table
 from paceline.targets.hf.fused.tiles import OUTPUTS
-from paceline.targets.hf.fused.weights import KINDS, OF_TYPE, WeightKind, Weights, can_be, of_floats, padded
+from paceline.targets.hf.fused.weights import FUSED_KINDS, OF_TYPE, WeightKind, Weights, can_be, of_floats, padded
 from paceline.targets.hf.integers.kernels import Compiled
 from paceline.targets.hf.integers.linear import IntegerLinear
 from paceline.targets.hf.integers.operations import coarseness
@@ -75,7 +75,7 @@ class PlacedWeights:
                 table[place : place + at.LINEAR] = self._linear(linear, self.kind, shape)
         self.norm, self.eps = self._norm(modules.norm, self.width)
         self.vocabulary = _outputs(modules.head)
-        self.head_kind = KINDS[self.kind.head]
+        self.head_kind = FUSED_KINDS[self.kind.head]
         self.head = self._linear(modules.head, self.head_kind, (self.vocabulary, self.width))
         self.embedding = self._rows_of_tokens(modules.embedding)
         self.job = self._table()
@@ -90,7 +90,7 @@ class PlacedWeights:
     @property
     def dtype(self) -> torch.dtype:
         """Of keys and values."""
-        return torch.bfloat16 if self.kind == KINDS["brains"] else torch.float32
+        return torch.bfloat16 if self.kind == FUSED_KINDS["brains"] else torch.float32
 
     def _norm(self, norm: Any, size: int) -> tuple[int, float]:
         return self._vector(norm._parameters["weight"], size), float(norm.variance_epsilon)

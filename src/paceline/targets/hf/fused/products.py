@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from paceline.compiled import native
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.loops import each, long
-from paceline.targets.hf.fused.tiles import AHEAD, OUTPUTS, Brains, Bytes, Floats, Given, Nibbles, Tile
+from paceline.targets.hf.fused.tiles import OUTPUTS, PREFETCHED_BYTES, Brains, Bytes, Floats, Given, Nibbles, Tile
 from paceline.targets.hf.fused.vector import FLOAT, INT, LONG, SHORT, Built
 
 
@@ -55,7 +55,7 @@ class _Product:
         self._distance = builder.shl(self._size, long(2))
         if self._kind.TOGETHER:  # one tile alone reads on and on
             alone = builder.icmp_signed("==", tiles, long(1))
-            self._distance = builder.select(alone, long(AHEAD), self._distance)
+            self._distance = builder.select(alone, long(PREFETCHED_BYTES), self._distance)
         self._tiles_ask = builder.udiv(builder.shl(self._size, long(2)), tiles)
         self._steps_ask = builder.udiv(long(OUTPUTS * self._kind.STEP_BYTES), tiles)
 

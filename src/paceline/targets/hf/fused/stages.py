@@ -15,7 +15,7 @@ from numba import float32, float64, int8, int16, int32
 from paceline.compiled import compiled
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.instructions import NARROW
-from paceline.targets.hf.fused.tiles import LINE, SPAN, Bytes, Nibbles
+from paceline.targets.hf.fused.tiles import CACHE_LINE_BYTES, SPAN, Bytes, Nibbles
 from paceline.targets.hf.fused.vector import (
     bytes_at,
     double_of,
@@ -113,7 +113,7 @@ def size_of(padded: int, form: int) -> int:
     if form == at.SHORTS:
         return 2 * padded
     if form == at.BYTES:
-        return padded + LINE
+        return padded + CACHE_LINE_BYTES
     return padded + 2 * PAIRS_OF_SPAN * ((padded + SPAN - 1) // SPAN)
 
 

@@ -14,21 +14,21 @@ from typing import Any, ClassVar, NamedTuple
 from llvmlite import ir
 
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.instructions import FOURS, NARROW, PAIRS, SETS, Fours, Pairs
+from paceline.targets.hf.fused.instructions import FOURS, INSTRUCTION_SETS, NARROW, PAIRS, Fours, Pairs
 from paceline.targets.hf.fused.loops import Sums, long, loop
 from paceline.targets.hf.fused.vector import BYTE, FLOAT, INT, SHORT, function
 
 OUTPUTS = 4
 """Outputs of a weight that stand together."""
-AHEAD = 2048
+PREFETCHED_BYTES = 2048
 """How many bytes before it reads them a tile asks for them, where it is the only one of its outputs."""
-LINE = 64
+CACHE_LINE_BYTES = 64
 """Bytes that come from memory together."""
 SPAN = 512
 """Inputs whose weights of 4 bits have one vector of multipliers: 16 groups of 32."""
-FEWEST = 8
+LEAST_FLOATS = 8
 """Floats that are added up at once, at least: what is left of a row behind whole vectors."""
-LANES = 2 * FEWEST if "avx512f" in SETS else FEWEST
+LANES = 2 * LEAST_FLOATS if "avx512f" in INSTRUCTION_SETS else LEAST_FLOATS
 """Floats of a vector."""
 NEAREST, NEAR = 3, 2
 """Caches, as LLVM numbers them."""
@@ -100,7 +100,7 @@ class Tile(ABC):
         flags = [ir.Constant(INT, value) for value in (0, self.CACHE, 1)]  # read, cache, data
         prefetch = function(self.builder, "llvm.prefetch.p0", ir.VoidType(), kinds)
         place = self.builder.add(given.ahead, self.builder.mul(number, given.share))
-        for part in range(0, OUTPUTS * self.STEP_BYTES, LINE):
+        for part in range(0, OUTPUTS * self.STEP_BYTES, CACHE_LINE_BYTES):
             self.builder.call(prefetch, [self.at(self.builder.add(place, long(part)), BYTE), *flags])
 
     def step(self, given: Given, number: Any) -> Any:
@@ -187,7 +187,7 @@ class BytesByFours(_OfBytes):
 
     @staticmethod
     def bytes_of_row(builder: Any, inputs: Any) -> Any:
-        return builder.add(inputs, long(LINE))
+        return builder.add(inputs, long(CACHE_LINE_BYTES))
 
     def finished(self, given: Given, row: Any, total: Any) -> Any:
         own = self.builder.load(self.at(self.builder.add(row, given.inputs), INT))
@@ -283,7 +283,7 @@ class Nibbles(Tile):
     def _products(self, weights: Any, values: Any) -> Any:
         """Sums of pairs of products, which fit into 16 bits."""
         builder, parts = self.builder, []
-        if "avx2" in SETS:
+        if "avx2" in INSTRUCTION_SETS:
             multiply = function(builder, "llvm.x86.avx2.pmadd.ub.sw", NARROW.shorts, [self.BYTES] * 2)
             return builder.call(multiply, [weights, values])
         for first in (0, 1):
@@ -300,7 +300,7 @@ class Floats(Tile):
 
     FORM = at.FLOATS
     STEP, STEP_BYTES, TOGETHER = LANES, 4 * LANES, False
-    SPLIT: ClassVar = {4: 4 if "avx512f" in SETS else 2, 2: 4, 1: 4}
+    SPLIT: ClassVar = {4: 4 if "avx512f" in INSTRUCTION_SETS else 2, 2: 4, 1: 4}
     SCALED, CACHE = False, NEAR
     SHIFT = 2
     """Of an input, to the bytes of its weight."""
@@ -332,8 +332,8 @@ class Floats(Tile):
 
         whole = builder.and_(given.inputs, long(-LANES))
         totals = loop(builder, long(0), whole, LANES, self.zeros(self.KIND), partial(body, LANES))
-        if LANES > FEWEST:
-            totals = loop(builder, whole, given.inputs, FEWEST, totals, partial(body, FEWEST))
+        if LANES > LEAST_FLOATS:
+            totals = loop(builder, whole, given.inputs, LEAST_FLOATS, totals, partial(body, LEAST_FLOATS))
         return [[self._total(total) for total in line] for line in totals]
 
     @classmethod
@@ -351,7 +351,7 @@ class Floats(Tile):
 
     def _added(self, values: Any, weights: Any, total: Any) -> Any:
         builder = self.builder
-        if "fma" in SETS:
+        if "fma" in INSTRUCTION_SETS:
             both = function(builder, f"llvm.fma.v{LANES}f32", self.KIND, [self.KIND] * 3)
             return builder.call(both, [values, weights, total])
         return builder.fadd(builder.fmul(values, weights), total)

@@ -15,7 +15,16 @@ from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.instructions import NARROW
 from paceline.targets.hf.fused.stages import reach
 from paceline.targets.hf.fused.team import TEAM
-from paceline.targets.hf.fused.tiles import FEWEST, LINE, OUTPUTS, SPAN, Brains, Bytes, Floats, Nibbles
+from paceline.targets.hf.fused.tiles import (
+    CACHE_LINE_BYTES,
+    LEAST_FLOATS,
+    OUTPUTS,
+    SPAN,
+    Brains,
+    Bytes,
+    Floats,
+    Nibbles,
+)
 
 PAGE = 1 << 21
 """Bytes of a large page."""
@@ -34,7 +43,7 @@ class WeightKind(NamedTuple):
     """The kind of the head's weights."""
 
 
-KINDS = {
+FUSED_KINDS = {
     kind.name: kind
     for kind in (
         WeightKind("bytes", Bytes.FORM, 8, products.of_bytes, "bytes"),
@@ -43,7 +52,7 @@ KINDS = {
         WeightKind("brains", Brains.FORM, 16, products.of_brains, "brains"),
     )
 }
-OF_TYPE = {torch.float32: KINDS["floats"], torch.bfloat16: KINDS["brains"]}
+OF_TYPE = {torch.float32: FUSED_KINDS["floats"], torch.bfloat16: FUSED_KINDS["brains"]}
 
 
 class Weights(NamedTuple):
@@ -68,7 +77,7 @@ class Weights(NamedTuple):
 
 def can_be(kind: WeightKind, inputs: int) -> bool:
     """Whether a weight with so many inputs can be computed: vectors divide floats, and to integers zeros are added."""
-    return kind.form != at.FLOATS or inputs % FEWEST == 0
+    return kind.form != at.FLOATS or inputs % LEAST_FLOATS == 0
 
 
 def padded(kind: WeightKind, inputs: int) -> int:
@@ -87,10 +96,10 @@ def of_floats(weight: torch.Tensor) -> Weights | None:
 def of_bytes(weight: torch.Tensor, scales: torch.Tensor) -> Weights:
     """A weight of 8-bit integers: the steps of some outputs by turns, and what is left of the outputs row by row."""
     outputs, inputs = weight.shape
-    wide = padded(KINDS["bytes"], inputs)
+    wide = padded(FUSED_KINDS["bytes"], inputs)
     whole = weight if wide == inputs else torch.nn.functional.pad(weight, (0, wide - inputs))
     memory = in_large_pages(together(whole ^ Bytes.ZERO, Bytes.STEP_BYTES))
-    return Weights(KINDS["bytes"], outputs, wide, memory, scales.float().contiguous())
+    return Weights(FUSED_KINDS["bytes"], outputs, wide, memory, scales.float().contiguous())
 
 
 def bytes_of(weights: Weights) -> torch.Tensor:
@@ -102,14 +111,14 @@ def of_nibbles(values: torch.Tensor, multipliers: torch.Tensor, scales: torch.Te
     """A weight of integers from -8 to 7, each ``[outputs, inputs]``, of whole numbers that its groups are multiplied
     with, ``[outputs, groups]``, and of a scale for each output. `groups_of` says which inputs are a group."""
     outputs, inputs = values.shape
-    wide = padded(KINDS["nibbles"], inputs)
+    wide = padded(FUSED_KINDS["nibbles"], inputs)
     raised = torch.full((outputs, wide), 8, dtype=torch.uint8)
     raised[:, :inputs] = values + 8
     steps = raised.view(outputs, -1, 2, Nibbles.STEP_BYTES)
     both = (steps[:, :, 0] | steps[:, :, 1] << 4).view(outputs, -1)
     memory = in_large_pages(together(both, Nibbles.STEP_BYTES).view(torch.int8))
     lines = multipliers.to(torch.int16).contiguous()
-    return Weights(KINDS["nibbles"], outputs, wide, memory, scales.float().contiguous(), lines)
+    return Weights(FUSED_KINDS["nibbles"], outputs, wide, memory, scales.float().contiguous(), lines)
 
 
 def nibbles_of(weights: Weights) -> torch.Tensor:
@@ -180,7 +189,7 @@ def _prepared(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
     values = torch.zeros(count, weights.inputs, dtype=torch.int8)
     values[:, : rows.shape[1]] = rows
     if weights.kind.form == at.BYTES:
-        behind = torch.zeros(count, LINE // 4, dtype=torch.int32)
+        behind = torch.zeros(count, CACHE_LINE_BYTES // 4, dtype=torch.int32)
         behind[:, 0] = values.sum(1)
     else:
         behind = torch.zeros(count, -(-weights.inputs // SPAN) * NARROW.values, dtype=torch.int16)

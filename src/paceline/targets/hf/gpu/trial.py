@@ -18,7 +18,7 @@ from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import AttentionOptions
 from paceline.targets.hf.fixed.block import LeanBlock
 from paceline.targets.hf.fixed.inputs import Inputs
-from paceline.targets.hf.fixed.kernels import CLOSE, STEPS
+from paceline.targets.hf.fixed.kernels import SPLIT_TOLERANCE, TYPE_STEPS
 from paceline.targets.hf.fixed.shapes import ForwardShape
 from paceline.targets.hf.fixed.slab import Slab
 from paceline.targets.hf.operations import Heads, Operations
@@ -68,7 +68,7 @@ def close(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two results differ by their last roundings alone."""
     step = torch.finfo(other.dtype).eps * other.float().abs().max()
     gap = (one.float() - other.float()).abs().max()
-    return bool(gap <= STEPS * step + CLOSE * other.float().std())
+    return bool(gap <= TYPE_STEPS * step + SPLIT_TOLERANCE * other.float().std())
 
 
 class _Case:

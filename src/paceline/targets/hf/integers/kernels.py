@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from paceline.targets.hf.integers.groups import LOWEST, PAIRS, SPAN, largest_multiplier
-from paceline.targets.hf.speed import FAVOUR, ROWS, relative
+from paceline.targets.hf.speed import FAVOUR, TIMED_ROWS, relative
 
 if TYPE_CHECKING:
     from paceline.targets.hf.fused.weights import Weights
 
 ZERO = 128
 """What stands for zero where rows are unsigned."""
-LARGEST = 127
+LARGEST_INT8 = 127
 """The largest value of a row."""
 FARTHEST = 128
 """The largest magnitude of a weight, of -128."""
-EXACT_SUM = 2**24 // (LARGEST * FARTHEST)
+EXACT_SUM = 2**24 // (LARGEST_INT8 * FARTHEST)
 """So many products of two such numbers add up exactly in float32, in any order."""
 EXACT_HALF = 2**24 // (64 * FARTHEST)
 """So many products of a weight and half of a row's number."""
@@ -275,8 +275,8 @@ def _finds_nibbles(inputs: int) -> bool:
     multipliers = torch.arange(outputs * -(-inputs // SPAN) * PAIRS).mul(31).remainder(401).sub(200).view(outputs, -1)
     values[0], multipliers[:2] = LOWEST, largest_multiplier(inputs)
     product = CompiledNibbles(values, multipliers, torch.ones(outputs, dtype=torch.float32))
-    rows = torch.arange(count * inputs).mul(17).remainder(2 * LARGEST + 1).sub(LARGEST).view(count, inputs)
-    rows[0] = LARGEST
+    rows = torch.arange(count * inputs).mul(17).remainder(2 * LARGEST_INT8 + 1).sub(LARGEST_INT8).view(count, inputs)
+    rows[0] = LARGEST_INT8
     wanted = (rows @ product.weight().long().t()).float()
     return all(torch.equal(product(rows[:n].float()), wanted[:n]) for n in range(1, count + 1))
 
@@ -295,7 +295,7 @@ def chosen(kernels: Sequence[type[Product]], clock: Callable[[], float] = time.p
     weight = torch.ones(outputs, inputs, dtype=torch.int8)
     products = [kernel(weight, torch.ones(outputs)) for kernel in kernels]
     layers = [product if isinstance(product, Compiled) else _among_others(product) for product in products]
-    took = relative(layers, [torch.ones(max(ROWS), inputs)] * len(products), clock)
+    took = relative(layers, [torch.ones(max(TIMED_ROWS), inputs)] * len(products), clock)
     took = [FAVOUR * one if isinstance(each, Compiled) else one for one, each in zip(took, products, strict=True)]
     return kernels[took.index(min(took))]
 
@@ -323,10 +323,12 @@ def is_exact(kernel: type[Product]) -> bool:
     inputs, outputs = EXACT_HALF + 3 * 64, 96
     sign = torch.ones(outputs, inputs, dtype=torch.int8)
     sign[1::2, 1::2] = -1
-    mixed = torch.arange(outputs * inputs).mul(31).remainder(2 * LARGEST + 1).sub(LARGEST).view(outputs, inputs)
+    mixed = (
+        torch.arange(outputs * inputs).mul(31).remainder(2 * LARGEST_INT8 + 1).sub(LARGEST_INT8).view(outputs, inputs)
+    )
     mixed[2::3] = -FARTHEST
-    farthest = torch.where(sign > 0, LARGEST, -FARTHEST)
-    for weight in (LARGEST * sign, farthest.to(torch.int8), mixed.to(torch.int8)):
+    farthest = torch.where(sign > 0, LARGEST_INT8, -FARTHEST)
+    for weight in (LARGEST_INT8 * sign, farthest.to(torch.int8), mixed.to(torch.int8)):
         scales = torch.linspace(0.5, 2.0, outputs)
         try:
             product = kernel(weight, scales)
@@ -340,7 +342,7 @@ def is_exact(kernel: type[Product]) -> bool:
 def _finds(product: Product, weight: torch.Tensor, scales: torch.Tensor, count: int) -> bool:
     """Whether the sums of some rows are right: the first of them of the largest values."""
     inputs = weight.shape[1]
-    rows = torch.arange(count * inputs).mul(17).remainder(2 * LARGEST + 1).sub(LARGEST).view(count, inputs)
-    rows[0], rows[-1] = LARGEST, LARGEST * (1 - 2 * (torch.arange(inputs) % 2))
+    rows = torch.arange(count * inputs).mul(17).remainder(2 * LARGEST_INT8 + 1).sub(LARGEST_INT8).view(count, inputs)
+    rows[0], rows[-1] = LARGEST_INT8, LARGEST_INT8 * (1 - 2 * (torch.arange(inputs) % 2))
     wanted = (rows @ weight.long().t()).float() * scales
     return torch.equal(product(rows.float()), wanted) and torch.equal(product.weight(), weight)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from paceline.targets.hf.integers.groups import in_groups
-from paceline.targets.hf.integers.kernels import LARGEST, CompiledNibbles, Product, kernel_for
+from paceline.targets.hf.integers.kernels import LARGEST_INT8, CompiledNibbles, Product, kernel_for
 from paceline.targets.hf.packed import PackedLinear, identity
 
 Integers = tuple[torch.Tensor, torch.Tensor]
@@ -32,7 +32,7 @@ class IntegerLinear(PackedLinear):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         shape = rows.shape[:-1]
         rows = rows.reshape(-1, self.in_features)
-        steps = rows.abs().amax(-1, keepdim=True).mul_(1 / LARGEST)  # of a row of zeros 0, and so is its result
+        steps = rows.abs().amax(-1, keepdim=True).mul_(1 / LARGEST_INT8)  # of a row of zeros 0, and so is its result
         found = self.product((rows / steps).round_()).mul_(steps)
         found = found if self.bias is None else found.add_(self.bias)
         return found.view(*shape, self.out_features)
@@ -89,5 +89,5 @@ def _origin(layer: nn.Linear, integers: Integers | None) -> bytes:
 def quantized(weight: torch.Tensor) -> Integers:
     """A weight ``[outputs, inputs]`` as integers and a scale for each output."""
     wide = weight.float()
-    scales = wide.abs().amax(dim=1).clamp_min(TINY) / LARGEST
+    scales = wide.abs().amax(dim=1).clamp_min(TINY) / LARGEST_INT8
     return (wide / scales[:, None]).round_().to(torch.int8), scales

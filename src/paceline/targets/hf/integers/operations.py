@@ -29,7 +29,7 @@ from paceline.targets.hf.variants import Layer, LlamaModules
 FLOAT_BITS, DOUBLE_BITS = 24, 53
 WEIGHT_BITS = 21
 """Of an attention weight, below the largest one."""
-LONGEST = 2**17
+DEFAULT_CONTEXT_LENGTH = 2**17
 """The context length of a model that names none."""
 MOST, FEWEST = 64, 16
 """Rows whose scores are in memory at a time."""
@@ -46,7 +46,7 @@ class ExactOperations(Operations):
     """For a model whose linear layers are in 8-bit integers."""
 
     def __init__(self, modules: LlamaModules, context_length: int | None) -> None:
-        length = math.ceil(math.log2(context_length or LONGEST))
+        length = math.ceil(math.log2(context_length or DEFAULT_CONTEXT_LENGTH))
         bits = DOUBLE_BITS - WEIGHT_BITS - length
         self.value_steps = {
             layer.attention.layer_idx: step_below(largest_value(layer), bits) for layer in modules.layers

@@ -23,10 +23,10 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING as MET
 
 from paceline.errors import DamagedFile, UnsupportedModel
 from paceline.targets.hf import folder
-from paceline.targets.hf.folder import ORIGINAL, SINGLE, in_one_line, weight_files
+from paceline.targets.hf.folder import USE_ORIGINAL, WEIGHTS_FILE, in_one_line, weight_files
 from paceline.targets.hf.integers.linear import Integers
 
-ELSEWHERE = f"{ORIGINAL}, or load this one with transformers and give it to paceline.load"
+ELSEWHERE = f"{USE_ORIGINAL}, or load this one with transformers and give it to paceline.load"
 FIELDS = ("quantization_config", "compression_config")
 """Where a configuration says how the weights are quantised."""
 INERT = {
@@ -98,7 +98,7 @@ def layout_of(name: str, config: Any, check_place: Callable[[], None]) -> Layout
     if layout is None:
         if not any(fields.get(f"load_in_{bits}bit") for bits in (4, 8)) and method not in METHODS:
             raise UnsupportedModel(
-                f"{name} is quantised in a way that transformers does not know (quant_method {method}); {ORIGINAL}"
+                f"{name} is quantised in a way that transformers does not know (quant_method {method}); {USE_ORIGINAL}"
             )
         return None
     try:
@@ -189,7 +189,7 @@ class Stored:
         self._said: dict[str, str] = {}
         paths = [path for path in weight_files(folder) if path.suffix == ".safetensors"]
         if not paths:
-            raise _refusal(name, f"without {SINGLE}")
+            raise _refusal(name, f"without {WEIGHTS_FILE}")
         for path in paths:
             try:
                 opened: Any = safe_open(path, framework="pt")

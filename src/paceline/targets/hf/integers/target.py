@@ -17,7 +17,7 @@ from paceline.targets.hf.integers.kernels import Compiled, obstacle_to_nibbles, 
 from paceline.targets.hf.integers.kernels import obstacle as why_not_compiled
 from paceline.targets.hf.integers.linear import Int4Linear, Int8Linear, IntegerLinear, Integers
 from paceline.targets.hf.integers.linear import quantized as rounded
-from paceline.targets.hf.integers.operations import LONGEST, ExactOperations, is_uniform
+from paceline.targets.hf.integers.operations import DEFAULT_CONTEXT_LENGTH, ExactOperations, is_uniform
 from paceline.targets.hf.joined import LinearSlice, join
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward
@@ -51,7 +51,7 @@ class IntegerTarget(HFTarget):
         self._bits = bits
         if like is not None:
             self.context_length, self.trusted, self.limits = like.context_length, like.trusted, like.limits
-        self.context_length = self.context_length or LONGEST
+        self.context_length = self.context_length or DEFAULT_CONTEXT_LENGTH
         if bits == 4 and (why := obstacle_to_nibbles()) is not None:
             raise InputError(f"quantize=int4 needs compiled products, and {why}; use quantize=int8")
         _quantize(model, bits, stored)
