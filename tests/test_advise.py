@@ -114,6 +114,7 @@ def test_a_cheap_draft_model_is_turned_on_and_the_interval_holds_its_speed(clock
     assert found.seconds <= 1.1 * made.seconds
 
 
+@pytest.mark.slow
 def test_the_best_length_follows_the_price_of_drafts(clock: MadeClock) -> None:
     lengths = [best.length for share in (0.01, 0.25) if (best := advisor(share).run().best) is not None]
     assert lengths[0] > lengths[1] >= 1
@@ -139,6 +140,7 @@ def test_without_a_draft_model_drafting_is_judged_against_plain_decoding(clock: 
     assert found.seconds <= 1.1 * 9000
 
 
+@pytest.mark.slow
 def test_prompts_of_the_choice_and_of_the_race_are_different(clock: MadeClock) -> None:
     few = advisor(0.05, prompts=prompts(4)).run()
     assert set(few.texts) == {"p1", "p2", "p3"}, "three prompts again and again, but not the first"

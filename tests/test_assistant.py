@@ -191,6 +191,7 @@ def test_under_rejection_the_law_of_the_text_is_the_targets(shape: str) -> None:
     assert p_value(found, table) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_draft_that_lies_about_its_law_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Likeliest tokens passed off as sampled ones."""
     honest = Growth.tree
@@ -243,6 +244,7 @@ def test_no_coin_is_thrown_twice() -> None:
     assert max(turn for _, turn in thrown) > 0
 
 
+@pytest.mark.slow
 def test_a_text_continued_under_the_same_seed_is_drawn_anew() -> None:
     """A chat turn has the seed of the last one, whose coins made the prompt."""
     lm = LanguageModel(TableTarget(lambda history: [0.0, 0.0, 0.0], 3))
@@ -255,6 +257,7 @@ def test_a_text_continued_under_the_same_seed_is_drawn_anew() -> None:
     assert stats.binomtest(repeated, 150, 1 / 27).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_two_assistants_in_one_method_throw_coins_of_their_own() -> None:
     """The first falls silent in the middle, where its context ends."""
     short = TableTarget(lambda history: [0.0, 0.0, 0.0], 3, context_length=3)

@@ -158,6 +158,7 @@ for cut in (fresh.zeros, fresh.noise):
 """
 
 
+@pytest.mark.slow
 def test_new_weights_are_written_memory() -> None:
     """Pages that were never written are one page of zeros, and reading them is cheaper than reading weights.
 

@@ -72,6 +72,7 @@ def test_methods_and_other_libraries_write_a_suite(
         assert record.peak_bytes is None or record.peak_bytes > 50e6
 
 
+@pytest.mark.slow
 def test_in_half_precision_all_walk_one_text_unless_they_are_let_go(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,6 +314,7 @@ def test_what_can_be_told_without_a_model_waits_for_none(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_whose_turn_it_is(
     suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

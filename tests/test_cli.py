@@ -439,6 +439,7 @@ def test_settings_of_the_model_and_a_new_seed_are_named(instructed: str, capsys:
     assert json.loads(say([*short, "--json", "--temperature", "0"], capsys)[1])["from_model"] == {"banned": [[3], [4]]}
 
 
+@pytest.mark.slow
 def test_a_text_that_is_cut_without_a_limit_asked_for_says_so(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

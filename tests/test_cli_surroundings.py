@@ -175,6 +175,7 @@ def test_a_terminal_shows_what_is_meant_for_users(model: str, tmp_path: Path) ->
     assert "\npaceline: note: a note of the plug-in\n" in shown
 
 
+@pytest.mark.slow
 def test_an_encoding_that_lacks_a_character_gets_its_escape(model: str) -> None:
     done = outside(f"generate 'żółć' --model {model} --show tokens --max-new-tokens 1", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr

@@ -44,6 +44,7 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return [made_run(folder / str(n), seed=n, drift=drift, **asked) for n, drift in enumerate(drifts)]
 
 
+@pytest.mark.slow
 def test_the_same_thing_twice_is_called_the_same(noisy: list[Run]) -> None:
     found = [Between(one, two) for one, two in zip(noisy[::2], noisy[1::2], strict=True)]
     assert np.mean([different(between) for between in found]) <= 1 / 20
@@ -86,6 +87,7 @@ def test_a_machine_that_is_slower_altogether_is_not_called(tmp_path: Path) -> No
     assert all(one.entry != "plain" for one in found.findings)
 
 
+@pytest.mark.slow
 def test_more_looks_ask_for_more(tmp_path: Path) -> None:
     """What one comparison calls, it may no longer call among many others: the looks of all runs count together."""
     base = made_run(tmp_path / "base", noise=0.1, methods=("plain", "lookup"), peers=(), **QUICK)

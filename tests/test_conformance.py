@@ -155,6 +155,7 @@ def test_float64_has_no_difference_at_all_in_any_setting() -> None:
     assert float64_grid("lookup", "spectra", "lookup+lookahead", *ADVERSARIES) >= 300
 
 
+@pytest.mark.slow
 def test_texts_are_long_and_mostly_sampled() -> None:
     rules = (Rule.COUPLED,)
     report = Checker(target(), None, (), ("fixed:4",), rules, batches=(1,)).run()
@@ -500,7 +501,7 @@ def test_every_drafter_is_disposed_of_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "mistake", thinned([answers_swapped, borrowed_rows_too_far, neighbours_seen, last_token_not_told], every=2)
+    "mistake", thinned([answers_swapped, borrowed_rows_too_far, neighbours_seen, last_token_not_told], every=4)
 )
 def test_mistakes_among_sequences_show_in_batches_only(
     mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,7 @@ from paceline_make.dictionary.endings import under
 from paceline_make.dictionary.running import NEVER, SpelledNgrams, spelled
 from paceline_make.dictionary.statistics import Statistics, statistics
 from papers.dictspec.numbers import BEST, Best
+from thinning import thinned
 from tokenizer_kinds import REAL, byte_level, tokenizer_of, wrapped
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "text"
@@ -160,7 +161,7 @@ def passages(vocabulary: Vocabulary, lines: Sequence[str], count: int) -> Iterat
             yield tokens[:80]
 
 
-@pytest.mark.parametrize("rule", EntryRule)
+@pytest.mark.parametrize("rule", thinned(EntryRule))
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_on_real_text_all_three_agree(tmp_path: Path, count: int, rule: EntryRule) -> None:
     pytest.importorskip("duckdb", reason="words are counted by duckdb: pip install 'paceline[dict]'")

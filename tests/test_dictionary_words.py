@@ -126,6 +126,7 @@ def test_both_engines_agree_with_a_slow_reading() -> None:
     assert by_the_engine(lines) == slow
 
 
+@pytest.mark.slow
 def test_every_character_is_of_one_kind_everywhere() -> None:
     """Between two letters a character joins, stands alone, parts or breaks; each is tried."""
     points = [*range(0x20, 0xD800), *range(0xE000, 0x20100), 0x323AF, 0x3134A, 0xE0100, 0xE01EF, 0x10FFFF]

@@ -21,6 +21,7 @@ from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.datastore import Datastore
 from paceline.drafters.indexing import build
 from paceline.errors import DrafterError
+from thinning import thinned
 
 
 class Mortal(Plain):
@@ -66,7 +67,7 @@ def test_a_kept_drafter_is_disposed_of_once_when_it_is_forgotten(disposed: list[
     assert disposed[KEPT + 2 :] == ["again"]
 
 
-@pytest.mark.parametrize("ending", ["ends", "is closed", "is lost"])
+@pytest.mark.parametrize("ending", thinned(["ends", "is closed", "is lost"]))
 def test_a_drafter_that_is_in_use_is_disposed_of_after_its_text(ending: str, disposed: list[str]) -> None:
     lm = LanguageModel(tabled())
     pieces = lm.stream(PROMPT, method="mortal+mortal:number=2", max_new_tokens=6)
@@ -130,6 +131,7 @@ def test_all_parts_are_disposed_of_also_where_one_fails(
     assert sorted(disposed) == ["1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_a_named_draft_model_is_shared_by_all_who_use_it_alike_and_goes_with_them() -> None:
     target = paceline.load("pocket", dtype="float32").target
     lms = [LanguageModel(target) for _ in range(2)]

@@ -29,6 +29,7 @@ from paceline.targets.replay import open_vocabulary
 from paceline_lab.bench.run.directory import RECORDS
 from runs import made_run
 from test_cli import say
+from thinning import thinned
 
 VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 2.5, 10**7, 2**63, 10**400, 1e308, 5e-324, math.nan, math.inf, -math.inf),
@@ -72,7 +73,7 @@ def mangled(text: bytes, dice: random.Random) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", ["run.json", "records.jsonl", "prompts.jsonl"])
+@pytest.mark.parametrize("name", thinned(["run.json", "records.jsonl", "prompts.jsonl"]))
 def test_a_damaged_run_is_refused_by_its_name_or_read(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_damaged_run_is_refused_by_its_name_or_read(
     assert f"{file} cannot be read: Is a directory; make the run again under another --out" in error
 
 
+@pytest.mark.slow
 def test_what_a_run_advises_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "t.jsonl"
     rows = ({"prompt": f"{n} went down to the river", "text": " and saw a boat" * 4} for n in range(2))

@@ -190,6 +190,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_model_is_downloaded_and_is_there_when_the_hub_no_longer_is(tmp_path: Path) -> None:
     """In a process of its own: the libraries read the hub's address once."""
     families.save("llama", tmp_path / "model")

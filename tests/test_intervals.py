@@ -170,6 +170,7 @@ def test_a_difference_of_nothing_is_none() -> None:
     assert difference([1.1, 1.1, 1.1]).p < 1e-6
 
 
+@pytest.mark.slow
 def test_many_looks_are_as_rarely_wrong_as_one() -> None:
     """Fifteen looks at nothing: uncorrected, about half of the repetitions would see something."""
     world, wrong, uncorrected = World(4, spread=0, stalls=0.0), 0, 0

@@ -99,7 +99,7 @@ def written(lm: LanguageModel, method: str, count: int = 40, draft: str = DRAFT,
 # --- what is drafted -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", thinned([0.8, 0.0]))
 def test_it_drafts_what_its_serial_twin_drafts(lm: LanguageModel, temperature: float) -> None:
     """Ahead or anew, a window is that of the same draft model asked in turns."""
     twin = written(lm, "assistant:length=7", temperature=temperature)
@@ -119,6 +119,7 @@ def foreign_process(lm: LanguageModel) -> Iterator[None]:
     gc.collect()
 
 
+@pytest.mark.slow
 def test_a_draft_model_of_another_tokenizer_drafts_as_its_serial_twin(lm: LanguageModel, foreign_process: None) -> None:
     for translate, how in (
         ("", {"temperature": 0.0}),
@@ -133,6 +134,7 @@ def test_a_draft_model_of_another_tokenizer_drafts_as_its_serial_twin(lm: Langua
         assert twin.totals.drafted > 50
 
 
+@pytest.mark.slow
 def test_translated_drafts_are_there_when_a_slow_target_has_decided(lm: LanguageModel, foreign_process: None) -> None:
     slow = LanguageModel(Waiting(lm.target, 0.3), lm.vocabulary)
     twin = written(lm, "assistant:length=4", 16, draft=FOREIGN)
@@ -241,6 +243,7 @@ def test_the_text_is_plain_decodings_in_batches_and_with_others(lm: LanguageMode
         assert [one.tokens for (one,) in found] == [one.tokens for (one,) in plain]
 
 
+@pytest.mark.slow
 def test_under_rejection_drafts_are_taken_as_they_are(lm: LanguageModel) -> None:
     """They have no law, so the text is the one without drafts, whatever was drafted when."""
     how: dict[str, Any] = {"rule": "rejection", "temperature": 0.8, "planner": "fixed:4"}
@@ -251,6 +254,7 @@ def test_under_rejection_drafts_are_taken_as_they_are(lm: LanguageModel) -> None
         assert found.totals.accepted > 5
 
 
+@pytest.mark.slow
 def test_a_text_in_bias_and_bans_is_drafted_like_that(lm: LanguageModel) -> None:
     how: dict[str, Any] = {"logit_bias": {300: 2.0}, "repetition_penalty": 1.2, "top_k": 40, "seed": 8}
     twin = written(lm, "assistant:length=7", **how)
@@ -287,6 +291,7 @@ def test_more_proxies_only_add_outcomes() -> None:
         known = now
 
 
+@pytest.mark.slow
 def test_the_overlap_mass_is_the_targets_own_probability(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     found, overlap = list[float](), drafter_module._overlap
 
@@ -614,6 +619,7 @@ def test_a_place_that_is_not_there_is_one_sentence(device: Any, said: str, monke
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.slow
 def test_models_and_places_that_do_not_serve_are_one_sentence(lm: LanguageModel, tmp_path: Path) -> None:
     def refused(said: str, model: Any = DRAFT, **options: Any) -> None:
         with pytest.raises(InputError, match=said):

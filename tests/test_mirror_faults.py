@@ -141,6 +141,7 @@ def test_the_text_goes_on_as_plain_and_says_so_once(
     assert planner.rounds <= 2, "it is off from then on"
 
 
+@pytest.mark.slow
 def test_a_window_that_is_late_is_waited_for_once(bad: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """In a batch all texts wait with the one that waits. Until the process speaks again none does, nor a new one."""
     waited, window = list[float](), DraftProcess.window

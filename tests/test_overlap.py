@@ -87,6 +87,7 @@ def test_a_cell_has_all_its_parts(lm: paceline.LanguageModel) -> None:
         assert pair.predicted >= 0.0299
 
 
+@pytest.mark.slow
 def test_advice_says_what_the_law_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in {"LEVELS": (2, 3), "EXITS": (0.5,), "BRANCHES": (4,), "REPEATS": 1}.items():
         monkeypatch.setattr(overlap_advice, name, value)

@@ -23,6 +23,7 @@ from paceline.law import Sampling
 from paceline.targets.base import Target
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
+from thinning import thinned
 
 Word = tuple[int, ...]
 Row = list[tuple[int, float]]
@@ -252,7 +253,7 @@ def law_after(last: int, before: int) -> list[float]:
     return weights.tolist()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("spec", READINGS)
+@pytest.mark.parametrize("spec", thinned(READINGS))
 def test_a_method_as_published_drafts_what_its_paper_says(spec: str) -> None:
     rounds = drafts = 0
     for temperature in (0.0, 1.0):
@@ -302,6 +303,7 @@ def retrieved(corpus: Sequence[Sequence[int]], text: Sequence[int], nodes: int) 
     return set()
 
 
+@pytest.mark.slow
 def test_rest_as_published_counts_what_followed(tmp_path: Path) -> None:
     target, sampling = TableTarget(habitual(20, memory=2), 20), Sampling(temperature=1.0)
 

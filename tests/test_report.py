@@ -29,6 +29,7 @@ from paceline_lab.bench.warnings import warnings
 from paceline_lab.commands.bench.report import write_report
 from runs import made_run
 from test_pictures import HOSTILE, contrast, shades
+from thinning import thinned
 
 SECTIONS = (
     *("speed", "heat", "rounds", "positions", "time", "fit", "latency", "energy", "equality", "texts", "provenance"),
@@ -185,6 +186,7 @@ def test_news_is_told_as_it_is(how: dict[str, Any], words: str, tmp_path: Path) 
     assert re.match(words, told(tmp_path, **how))
 
 
+@pytest.mark.slow
 def test_runs_that_share_nothing_cannot_be_compared_and_one_prompt_is_no_sign_of_equality(tmp_path: Path) -> None:
     alone = {"languages": ["en"], "prompts": 1}
     one, other, third = (made_run(tmp_path / task, tasks=[task], **alone) for task in ("qa", "rag", "news"))
@@ -287,7 +289,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", thinned(SHAPES))
 def test_every_shape_of_a_run_has_its_sections(shape: str, tmp_path: Path) -> None:
     pages = report(made_run(tmp_path / "run", **SHAPES[shape]))
     found = read(pages[PAGE])

@@ -126,6 +126,7 @@ def said(*command: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if re.search(r"py:\d+.* error:", line)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checker", thinned(["mypy", "pyright"]))
 def test_a_type_checker_takes_good_calls_and_marks_bad_ones(checker: str, tmp_path: Path) -> None:
     config = f'{{"extraPaths": ["{ROOT / "src"}"], "typeCheckingMode": "standard", "pythonVersion": "3.11"}}'
