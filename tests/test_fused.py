@@ -31,7 +31,7 @@ from paceline.targets.hf.integers.target import quantized as in_integers
 from paceline.targets.hf.lean import Lean
 from paceline.tree import DraftTree
 from scoring import filled, load_quietly, mixed_requests, tokens
-from thinning import crossed
+from thinning import crossed, thinned
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 """With windows, biases and norms of heads."""
