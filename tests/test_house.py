@@ -332,7 +332,7 @@ def test_drafting_needs_no_package_of_an_extra() -> None:
 TORCH_FREE = ("law", "context", "beams", "tree", "verify", "dictionary", "drafters", "planning", "engine", "api")
 WITH_TORCH = {
     "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side", "steps"),
-    "drafters.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
+    "drafters.networks.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
 }
 """The law's half for rows of torch, and networks: loaded where a text needs them."""
 

@@ -34,17 +34,17 @@ from paceline.api.settings import Settings
 from paceline.api.writing import Generation
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
-from paceline.drafters.assistant.growth import DraftShape
-from paceline.drafters.assistant.state import AssistantState
-from paceline.drafters.mirror import drafter as drafter_module
-from paceline.drafters.mirror import place as place_module
-from paceline.drafters.mirror import process as process_module
-from paceline.drafters.mirror.drafter import MirrorState
-from paceline.drafters.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said, Window
-from paceline.drafters.mirror.place import DraftPlace, spot, usable_cores
-from paceline.drafters.mirror.process import DraftProcess
-from paceline.drafters.mirror.proxies import Outcomes, outcomes
-from paceline.drafters.mirror.rollout import Rollout
+from paceline.drafters.networks.assistant.growth import DraftShape
+from paceline.drafters.networks.assistant.state import AssistantState
+from paceline.drafters.networks.mirror import drafter as drafter_module
+from paceline.drafters.networks.mirror import place as place_module
+from paceline.drafters.networks.mirror import process as process_module
+from paceline.drafters.networks.mirror.drafter import MirrorState
+from paceline.drafters.networks.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said, Window
+from paceline.drafters.networks.mirror.place import DraftPlace, spot, usable_cores
+from paceline.drafters.networks.mirror.process import DraftProcess
+from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
+from paceline.drafters.networks.mirror.rollout import Rollout
 from paceline.drafters.sharing import Shared
 from paceline.engine.serial import run
 from paceline.errors import DrafterWarning, InputError

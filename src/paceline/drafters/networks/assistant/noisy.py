@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.assistant.growth import DraftShape
-from paceline.drafters.assistant.state import BYTES_TRANSLATED, DRAFT_FORWARDS, DRAFT_TOKENS, ForeignState
+from paceline.drafters.networks.assistant.growth import DraftShape
+from paceline.drafters.networks.assistant.state import BYTES_TRANSLATED, DRAFT_FORWARDS, DRAFT_TOKENS, ForeignState
 from paceline.drafters.noise import foremost
 from paceline.law import Distribution, Outlook, Sampling
 from paceline.targets.base import Request

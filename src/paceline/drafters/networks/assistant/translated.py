@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.drafters.assistant.growth import DraftShape, Growth
-from paceline.drafters.assistant.state import BYTES_TRANSLATED, DRAFT_TOKENS, ForeignState
+from paceline.drafters.networks.assistant.growth import DraftShape, Growth
+from paceline.drafters.networks.assistant.state import BYTES_TRANSLATED, DRAFT_TOKENS, ForeignState
 from paceline.translate import CONTEXT, LATTICE, Lattice, TranslatedDraft
 from paceline.tree import EMPTY, DraftTree, merge
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.assistant.growth import DraftShape, Growth
-from paceline.drafters.assistant.state import AssistantState
-from paceline.drafters.mirror.messages import Ahead, Window
+from paceline.drafters.networks.assistant.growth import DraftShape, Growth
+from paceline.drafters.networks.assistant.state import AssistantState
+from paceline.drafters.networks.mirror.messages import Ahead, Window
 from paceline.targets.base import Request, Target
 from paceline.targets.scores import Scores
 from paceline.tree import ROOT, Ints

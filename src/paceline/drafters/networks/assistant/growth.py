@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.assistant.state import DRAFT_FORWARDS, DRAFT_TOKENS, NO_ROWS, AssistantState
+from paceline.drafters.networks.assistant.state import DRAFT_FORWARDS, DRAFT_TOKENS, NO_ROWS, AssistantState
 from paceline.drafters.noise import SharedNoise, foremost, hides_noise
 from paceline.law import Distribution
 from paceline.targets.base import Request

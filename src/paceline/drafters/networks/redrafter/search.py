@@ -17,9 +17,9 @@ import torch
 
 from paceline.beams import NO_TOKEN
 from paceline.context import Context
+from paceline.drafters.networks.redrafter.head import RecurrentHead
+from paceline.drafters.networks.redrafter.settings import Adjusting
 from paceline.drafters.noise import SharedNoise, exponentials_of
-from paceline.drafters.redrafter.head import RecurrentHead
-from paceline.drafters.redrafter.settings import Adjusting
 from paceline.law import Distribution, Noise, log_normalizer
 from paceline.law.contenders import DEVICES
 from paceline.law.draws import Draws, cuts, numbers_of

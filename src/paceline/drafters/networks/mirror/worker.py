@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from paceline.context import Context, Ending
-from paceline.drafters.assistant.drafter import Assistant
-from paceline.drafters.assistant.growth import DraftShape
-from paceline.drafters.assistant.model import DraftModel
-from paceline.drafters.assistant.state import AssistantState
-from paceline.drafters.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said
-from paceline.drafters.mirror.rollout import Rollout
-from paceline.drafters.mirror.translated import TranslatedRollout
+from paceline.drafters.networks.assistant.drafter import Assistant
+from paceline.drafters.networks.assistant.growth import DraftShape
+from paceline.drafters.networks.assistant.model import DraftModel
+from paceline.drafters.networks.assistant.state import AssistantState
+from paceline.drafters.networks.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said
+from paceline.drafters.networks.mirror.rollout import Rollout
+from paceline.drafters.networks.mirror.translated import TranslatedRollout
 from paceline.errors import InputError
 from paceline.law import Outlook, Sampling
 from paceline.targets.base import SPARE_ROWS

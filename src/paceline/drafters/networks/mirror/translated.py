@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.context import Context
-from paceline.drafters.assistant.drafter import Assistant, Growing
-from paceline.drafters.assistant.state import AssistantState
 from paceline.drafters.base import Ask, Budget
-from paceline.drafters.mirror.messages import Ahead, Window
-from paceline.drafters.mirror.rollout import path_of
+from paceline.drafters.networks.assistant.drafter import Assistant, Growing
+from paceline.drafters.networks.assistant.state import AssistantState
+from paceline.drafters.networks.mirror.messages import Ahead, Window
+from paceline.drafters.networks.mirror.rollout import path_of
 from paceline.targets.base import Request
 from paceline.targets.scores import Scores
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.assistant.growth import DraftShape, Growth
-from paceline.drafters.assistant.model import DraftModel, Loaded
-from paceline.drafters.assistant.noisy import NoisyGrowth
-from paceline.drafters.assistant.state import (
+from paceline.drafters.base import Ask, Budget, Drafter, Seen
+from paceline.drafters.networks.assistant.growth import DraftShape, Growth
+from paceline.drafters.networks.assistant.model import DraftModel, Loaded
+from paceline.drafters.networks.assistant.noisy import NoisyGrowth
+from paceline.drafters.networks.assistant.state import (
     BYTES_TRANSLATED,
     DRAFT_FORWARDS,
     DRAFT_TOKENS,
@@ -28,8 +29,7 @@ from paceline.drafters.assistant.state import (
     ForeignState,
     SharedState,
 )
-from paceline.drafters.assistant.translated import Translated
-from paceline.drafters.base import Ask, Budget, Drafter, Seen
+from paceline.drafters.networks.assistant.translated import Translated
 from paceline.drafters.noise import SharedNoise, wants_noise
 from paceline.errors import InputError
 from paceline.law import Outlook
