@@ -24,8 +24,8 @@ from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.networks.assistant import Assistant, DraftModel
-from paceline.drafters.networks.assistant.drafter import IN_PASSING
-from paceline.drafters.networks.assistant.growth import Growth
+from paceline.drafters.networks.growth import Growth
+from paceline.drafters.networks.network import IN_PASSING
 from paceline.engine.batch import Batch
 from paceline.engine.calls import Timed, answers
 from paceline.engine.loop import Session

@@ -17,7 +17,7 @@ from paceline.cli.arguments import Parser
 from paceline.cli.options import provenance
 from paceline.context import Context, Ending
 from paceline.drafters import Plain, make_drafter
-from paceline.drafters.networks.assistant.growth import DraftShape
+from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.mirror.worker import context_of, facts_of
 from paceline.errors import InputError
 from paceline.law import KeyedDice, Law, Noise, Outlook, Place, Sampling, laws

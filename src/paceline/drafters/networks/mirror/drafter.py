@@ -27,14 +27,14 @@ from paceline.drafters.asking import failure
 from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.drafters.counters import Counter, Tally
 from paceline.drafters.networks.assistant.drafter import Model
-from paceline.drafters.networks.assistant.growth import DraftShape
 from paceline.drafters.networks.assistant.model import DraftModel
-from paceline.drafters.networks.assistant.state import DRAFT_FORWARDS, DRAFT_TOKENS
+from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.mirror.messages import Ahead, Go, MessageKind, Said, Window
 from paceline.drafters.networks.mirror.place import DraftPlace, spot
 from paceline.drafters.networks.mirror.process import KEPT, DraftProcess, Lost
 from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.networks.mirror.worker import facts_of
+from paceline.drafters.networks.reading import DRAFT_FORWARDS, DRAFT_TOKENS
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterError, DrafterWarning, InputError
