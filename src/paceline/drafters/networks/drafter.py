@@ -1,4 +1,4 @@
-"""Drafters by a network with rows of its own, which are lent to a text and kept for the next one that begins alike."""
+"""Drafters by a network; and by one with rows, which are lent to a text and kept for the next one that begins alike."""
 
 from __future__ import annotations
 
@@ -10,22 +10,53 @@ from paceline.context import Context
 from paceline.drafters.base import Ask, Budget, Drafter, Seen
 from paceline.drafters.counters import Counter
 from paceline.drafters.networks.growth import DraftShape, Growth
-from paceline.drafters.networks.network import RowNetwork
-from paceline.drafters.networks.reading import DRAFT_FORWARDS, DRAFT_TOKENS, Reading
+from paceline.drafters.networks.network import Network, RowNetwork
+from paceline.drafters.networks.reading import DRAFT_FORWARDS, DRAFT_TOKENS, Following, Reading
 from paceline.targets.base import SPARE_ROWS, Rows
 from paceline.targets.lending import KeptRows
 from paceline.tree import ROOT, DraftTree, Ints
 
 
-class RowDrafter(Drafter):
-    """The network and the shape of its drafts."""
+class NetworkDrafter(Drafter):
+    """A network and the shape of its drafts. The states of its texts are `Following`."""
 
     counters: tuple[Counter, ...] = (DRAFT_FORWARDS, DRAFT_TOKENS)
+
+    def __init__(self, shape: DraftShape) -> None:
+        self.shape = shape
+
+    @property
+    @abstractmethod
+    def network(self) -> Network:
+        """What it drafts by; known after `fit`."""
+
+    @abstractmethod
+    def growth(self, ask: Ask) -> Growth:
+        """A draft to be grown behind the text."""
+
+    def levels(self, nodes: int) -> int:
+        return self.shape.depth(nodes)
+
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        """Drafts grow together: one forward of the network reads a level of each."""
+        growths = [self.growth(ask) for ask in asks]
+        self.network.grow(growths)
+        for ask, growth in zip(asks, growths, strict=True):
+            ask.state.tally.add(DRAFT_TOKENS, growth.drafted)
+        return [growth.tree(self.name) for growth in growths]
+
+    def counts(self, state: Following) -> Mapping[str, float]:
+        return state.tally.take()
+
+
+class RowDrafter(NetworkDrafter):
+    """A drafter by a network with rows."""
+
     kept_texts: ClassVar[int] = 1
     """Of how many texts rows are kept."""
 
     def __init__(self, shape: DraftShape) -> None:
-        self.shape = shape
+        super().__init__(shape)
         self._rows = KeptRows(
             lambda capacity: self.network.model.open(capacity),
             lambda: self.network.model.look(),
@@ -36,15 +67,11 @@ class RowDrafter(Drafter):
 
     @property
     @abstractmethod
-    def network(self) -> RowNetwork:
-        """What it drafts by; known after `fit`."""
+    def network(self) -> RowNetwork: ...
 
     @abstractmethod
     def reading(self, context: Context, rows: Rows) -> Reading:
         """The state of a text."""
-
-    def levels(self, nodes: int) -> int:
-        return self.shape.depth(nodes)
 
     def open(self, context: Context) -> Reading:
         """Begin with the rows of the last text, or a copy of another text's, as far as they hold the prompt."""
@@ -72,9 +99,6 @@ class RowDrafter(Drafter):
     def close(self, state: Reading) -> None:
         self._rows.give(state.rows)
 
-    def counts(self, state: Reading) -> Mapping[str, float]:
-        return state.tally.take()
-
     def observe(self, seen: Sequence[Seen]) -> None:
         """While the target reads prompts, piece by piece and of several texts together, so does the network."""
         with self._rows.held():
@@ -82,16 +106,10 @@ class RowDrafter(Drafter):
             self.network.read_pieces([state for state in prompts if self.network.can_read(state)])
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        """Drafts grow together: one forward of the network reads a level of each."""
         with self._rows.held():
-            growths = [self.growth(ask) for ask in asks]
-            self.network.grow(growths)
-        for ask, growth in zip(asks, growths, strict=True):
-            ask.state.tally.add(DRAFT_TOKENS, growth.drafted)
-        return [growth.tree(self.name) for growth in growths]
+            return super().propose(asks)
 
     def growth(self, ask: Ask) -> Growth:
-        """A draft to be grown behind the text."""
         state: Reading = ask.state
         if self._depth(ask.budget, state.length) > 0:
             state.catch_up()
@@ -103,7 +121,8 @@ class RowDrafter(Drafter):
         """The same of a text that has caught up; or behind the ``text``, which goes on with the tokens ``ahead``, the
         last of them read as this row."""
         length = state.length + len(ahead)
-        depth = self._depth(budget, length) if self.network.can_read(state, *ahead) else 0
+        readable = state.known == state.length and self.network.can_read(state, *ahead)
+        depth = self._depth(budget, length) if readable else 0
         shape = self.shape if self.network.reads_trees(length) else self.shape.chained
         return state.growth(shape, budget.nodes, max(depth, 0), text=text, row=row)
 

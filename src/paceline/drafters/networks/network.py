@@ -37,8 +37,9 @@ class Network(ABC):
 
     def grow(self, growths: Sequence[Growth]) -> None:
         """Grow drafts together until all are done."""
-        self.begin(growths)
-        while going := [growth for growth in growths if not growth.done]:
+        if going := [growth for growth in growths if not growth.done]:
+            self.begin(going)
+        while going := [growth for growth in going if not growth.done]:
             self.add_level(going)
 
     def add_level(self, growths: Sequence[Growth]) -> None:
@@ -100,10 +101,9 @@ class RowNetwork(Network):
 
     def begin(self, growths: Sequence[Growth]) -> None:
         """Read long unread texts, and have the model draft whole chains itself, where it can."""
-        going = [growth for growth in growths if not growth.done]
-        while self.read_pieces([growth.state for growth in going]):
+        while self.read_pieces([growth.state for growth in growths]):
             pass
-        pairs = [(growth, growth.state.chain(growth)) for growth in going]
+        pairs = [(growth, growth.state.chain(growth)) for growth in growths]
         chains = [(growth, chain) for growth, chain in pairs if chain is not None]
         if chains and (drafts := self.model.drafted([chain for _, chain in chains])) is not None:
             for (growth, _), draft in zip(chains, drafts, strict=True):

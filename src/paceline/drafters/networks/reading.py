@@ -117,6 +117,11 @@ class Reading(Following):
         has followed it, for its row predicts the next one."""
         if self.rows.committed >= self.length:
             self.rows.rewind(self.length - 1)
+        self.rows.keep(self.became_text())
+        self.parents, self._begun, self._ahead = NO_ROWS, False, (NO_ROWS, NO_ROWS)
+
+    def became_text(self) -> list[int]:
+        """The rows of the last draft whose tokens followed, one below the other; rows that may be kept."""
         path: list[int] = []
         row, drafted = -1, self.rows.drafted
         for token in self.since(self.rows.committed)[:-1].tolist():
@@ -125,8 +130,7 @@ class Reading(Following):
                 break
             row = int(below[0])
             path.append(row)
-        self.rows.keep(path)
-        self.parents, self._begun, self._ahead = NO_ROWS, False, (NO_ROWS, NO_ROWS)
+        return path
 
     @property
     def unread(self) -> Ints:
@@ -158,7 +162,7 @@ class Reading(Following):
         """A draft as one chain, where its tokens need nothing but their rows; before it has grown."""
         shape = growth.shape
         simple = self.columns.ids is None and shape.beams == shape.top == 1 and not shape.confidence
-        if growth.done or growth.sampled or not simple:
+        if growth.sampled or not simple:
             return None
         draw = self.outlook.draw(self.context.noise if growth.shared else None, len(self.context))
         if draw is None:
