@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from paceline.drafters.mirror.messages import MOST_ANSWERED, Forward, Go, Message, MessageKind
-from paceline.drafters.mirror.messages import Window as Draft
+from paceline.drafters.networks.mirror.messages import MOST_ANSWERED, Forward, Go, Message, MessageKind
+from paceline.drafters.networks.mirror.messages import Window as Draft
 from paceline.tree import DraftTree
 
 FAULT = "PACELINE_TEST_FAULT"

@@ -11,8 +11,8 @@ import torch
 
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
-from paceline.drafters.assistant import Assistant
 from paceline.drafters.compose import Fallback, Union
+from paceline.drafters.networks.assistant import Assistant
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Distribution, KeyedDice, Law, Noise, Sampling

@@ -15,7 +15,7 @@ import torch
 from engine import tabled
 from paceline.context import Ints
 from paceline.drafters import Drafter, make_drafter
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.law import Sampling
 from paceline.targets.base import Target
 from paceline.verify import Rule

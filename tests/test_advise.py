@@ -17,7 +17,7 @@ import paceline
 from clock import MadeClock
 from engine import SIZE, habitual
 from paceline.cli import main, parser
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.law import Sampling
 from paceline.targets.base import Pending, Request
 from paceline.targets.table import Table, TableTarget

@@ -22,10 +22,10 @@ from paceline.api.model import LanguageModel
 from paceline.api.settings import Settings, split_settings
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
-from paceline.drafters.assistant import Assistant, DraftModel
-from paceline.drafters.assistant.drafter import IN_PASSING
-from paceline.drafters.assistant.growth import Growth
 from paceline.drafters.compose import Fallback, Union
+from paceline.drafters.networks.assistant import Assistant, DraftModel
+from paceline.drafters.networks.growth import Growth
+from paceline.drafters.networks.network import IN_PASSING
 from paceline.engine.batch import Batch
 from paceline.engine.calls import Timed, answers
 from paceline.engine.loop import Session

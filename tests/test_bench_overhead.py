@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 import paceline
 from paceline.context import Ints
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.targets.hf.packed import PackedLinear
 from paceline.targets.hf.target import HFTarget
 from paceline_lab.bench.overhead import (

@@ -14,7 +14,7 @@ from drafting import SETTINGS, context_of
 from engine import write
 from families import build
 from paceline.drafters import Ask, Budget
-from paceline.drafters.assistant import Assistant
+from paceline.drafters.networks.assistant import Assistant
 from paceline.law import Sampling
 from paceline.targets.base import Request
 from paceline.targets.chains import Chain, ChainDraft

@@ -8,7 +8,7 @@ import pytest
 
 from engine import PROMPT, SIZE, habitual
 from paceline.api.model import LanguageModel
-from paceline.drafters.assistant import Assistant, DraftModel
+from paceline.drafters.networks.assistant import Assistant, DraftModel
 from paceline.targets.table import TableRows, TableTarget
 
 STEP = 4

@@ -19,8 +19,8 @@ from paceline import verify
 from paceline.cli import main
 from paceline.context import Finish
 from paceline.drafters import Drafter, make_drafter
-from paceline.drafters.assistant import DraftModel
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.engine.batch import Batch, Seat
 from paceline.engine.follow import Flip
 from paceline.engine.loop import Session

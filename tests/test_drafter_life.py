@@ -16,10 +16,10 @@ from paceline.api.model import LanguageModel
 from paceline.api.settings import Settings
 from paceline.context import Context
 from paceline.drafters import Drafter, Plain, make_drafter, spec
-from paceline.drafters.assistant import DraftModel
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.datastore import Datastore
 from paceline.drafters.indexing import build
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import DrafterError
 from thinning import thinned
 

@@ -31,7 +31,7 @@ from families import FAMILIES, build
 from paceline.api.model import LanguageModel
 from paceline.cli import parser
 from paceline.drafters import Drafter, make_drafter
-from paceline.drafters.assistant import Assistant
+from paceline.drafters.networks.assistant import Assistant
 from paceline.engine.calls import Call, Timed
 from paceline.errors import DrafterError
 from paceline.integrations.transformers import custom_generate

@@ -11,7 +11,7 @@ import torch
 from engine import write
 from families import FAMILIES, build
 from paceline.drafters import make_drafter
-from paceline.drafters.assistant import Assistant
+from paceline.drafters.networks.assistant import Assistant
 from paceline.law import KeyedDice, Law, Noise, Sampling
 from paceline.law.contenders import contenders
 from paceline.law.warp import Warps

@@ -20,8 +20,9 @@ from enumeration import Coins, World, outcome_of, output_law, played
 from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, Plain
-from paceline.drafters.assistant import Assistant, DraftModel, growth
-from paceline.drafters.assistant.state import ForeignState
+from paceline.drafters.networks import growth
+from paceline.drafters.networks.assistant import Assistant, DraftModel
+from paceline.drafters.networks.assistant.foreign import ForeignState
 from paceline.errors import InputError
 from paceline.law import Distribution, Sampling
 from paceline.targets.table import Table, TableTarget

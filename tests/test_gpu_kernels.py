@@ -23,7 +23,7 @@ from drafting import context_of
 from families import FAMILIES, build
 from paceline import launching
 from paceline.drafters import Ask, Budget
-from paceline.drafters.assistant import Assistant
+from paceline.drafters.networks.assistant import Assistant
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import AttentionOptions

@@ -33,7 +33,7 @@ SRC = ROOT / "src"
 PACKAGES = {
     "paceline": (
         *("errors", "files", "compiled", "launching", "once", "recent", "vocabulary", "translate", "law", "context"),
-        *("beams", "tree", "verify", "dictionary", "targets", "drafters", "planning", "engine", "api", "testing"),
+        *("tree", "verify", "dictionary", "targets", "drafters", "planning", "engine", "api", "testing"),
         *("integrations", "cli"),
     ),
     "paceline_lab": ("check", "bench", "machine", "measure", "demo", "commands"),
@@ -329,10 +329,11 @@ def test_drafting_needs_no_package_of_an_extra() -> None:
     assert done.returncode == 0, done.stderr
 
 
-TORCH_FREE = ("law", "context", "beams", "tree", "verify", "dictionary", "drafters", "planning", "engine", "api")
+TORCH_FREE = ("law", "context", "tree", "verify", "dictionary", "drafters", "planning", "engine", "api")
 WITH_TORCH = {
     "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side", "steps"),
-    "drafters.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
+    "drafters.networks": ("states",),
+    "drafters.networks.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
 }
 """The law's half for rows of torch, and networks: loaded where a text needs them."""
 

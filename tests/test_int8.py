@@ -16,7 +16,7 @@ from torch import Tensor
 import paceline
 from families import LAYERS, POSITIONS, WINDOW, build
 from paceline import InputError
-from paceline.drafters.assistant.model import DraftModel
+from paceline.drafters.networks.assistant.model import DraftModel
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Request, Want
 from paceline.targets.hf import load as loading

@@ -17,7 +17,7 @@ import paceline
 from families import build
 from paceline import InputError
 from paceline.cli import main
-from paceline.drafters.assistant.model import DraftModel
+from paceline.drafters.networks.assistant.model import DraftModel
 from paceline.errors import DamagedFile, UnsupportedModel
 from paceline.targets.hf.integers.linear import Int8Linear, quantized
 from paceline.targets.hf.integers.stored import layout_of

@@ -13,7 +13,7 @@ import pytest
 
 from engine import PROMPT, SIZE, habitual, tabled
 from paceline.api.model import LanguageModel
-from paceline.drafters.assistant import Assistant
+from paceline.drafters.networks.assistant import Assistant
 from paceline.targets.base import Request, Rows, Target
 from paceline.targets.lending import KeptRows, Tray
 from paceline.targets.table import TableRows, TableTarget

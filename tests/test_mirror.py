@@ -34,17 +34,16 @@ from paceline.api.settings import Settings
 from paceline.api.writing import Generation
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
-from paceline.drafters.assistant.growth import DraftShape
-from paceline.drafters.assistant.state import AssistantState
-from paceline.drafters.mirror import drafter as drafter_module
-from paceline.drafters.mirror import place as place_module
-from paceline.drafters.mirror import process as process_module
-from paceline.drafters.mirror.drafter import MirrorState
-from paceline.drafters.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said, Window
-from paceline.drafters.mirror.place import DraftPlace, spot, usable_cores
-from paceline.drafters.mirror.process import DraftProcess
-from paceline.drafters.mirror.proxies import Outcomes, outcomes
-from paceline.drafters.mirror.rollout import Rollout
+from paceline.drafters.networks.assistant import Assistant
+from paceline.drafters.networks.mirror import drafter as drafter_module
+from paceline.drafters.networks.mirror import place as place_module
+from paceline.drafters.networks.mirror import process as process_module
+from paceline.drafters.networks.mirror.drafter import MirrorState
+from paceline.drafters.networks.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said, Window
+from paceline.drafters.networks.mirror.place import DraftPlace, spot, usable_cores
+from paceline.drafters.networks.mirror.process import DraftProcess
+from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
+from paceline.drafters.networks.mirror.rollout import Rollout
 from paceline.drafters.sharing import Shared
 from paceline.engine.serial import run
 from paceline.errors import DrafterWarning, InputError
@@ -159,13 +158,11 @@ def test_outcomes_that_the_draft_model_cannot_read_are_left_out(limit: str) -> N
         model.context_length = 7
     if limit == "trees":
         model.reach = lambda length: Reach(trees=False)  # type: ignore[method-assign]
-    rows = model.open(64)
-    reading = AssistantState(text, rows, Outlook(text.sampling, text.prompt_length), SIZE)
-    rollout = Rollout(reading, model, DraftShape(), "mirror", lambda: None)
+    rollout = Rollout(Assistant(model=model, length=2), text, "mirror")
     tokens, parents = np.array([1, 2, 3]), np.array([-1, 0, 1])
     proxies = np.array([SIZE + 5 if limit == "tokens" else 4, 4, 4])
     rollout.ahead(Ahead(2, tokens, parents, np.array([2, -1, 0]), proxies))
-    (request,) = rollout.requests()
+    request = rollout._text.request(rollout.live)
     assert max(request.tokens.tolist()) < SIZE
     paths = [each.tokens for each in rollout._outcomes]
     assert paths == {"tokens": [(4,), (1, 4)], "room": [(4,), (1, 4)], "trees": [(1, 2, 3, 4)]}[limit]

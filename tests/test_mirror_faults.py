@@ -27,12 +27,12 @@ from clock import comes_true
 from engine import PROMPT, SIZE, habitual
 from enumeration import World, outcome_of, output_law, played
 from paceline.api.model import LanguageModel
-from paceline.drafters.mirror import drafter as drafter_module
-from paceline.drafters.mirror import place as place_module
-from paceline.drafters.mirror import process as process_module
-from paceline.drafters.mirror.drafter import Mirror
-from paceline.drafters.mirror.messages import Mangled, Message, MessageKind
-from paceline.drafters.mirror.process import DraftProcess
+from paceline.drafters.networks.mirror import drafter as drafter_module
+from paceline.drafters.networks.mirror import place as place_module
+from paceline.drafters.networks.mirror import process as process_module
+from paceline.drafters.networks.mirror.drafter import Mirror
+from paceline.drafters.networks.mirror.messages import Mangled, Message, MessageKind
+from paceline.drafters.networks.mirror.process import DraftProcess
 from paceline.drafters.sharing import Shared
 from paceline.errors import DrafterWarning, InputError
 from paceline.planning.base import Room

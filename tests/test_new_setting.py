@@ -17,8 +17,8 @@ from paceline.cli.arguments import Parser
 from paceline.cli.options import provenance
 from paceline.context import Context, Ending
 from paceline.drafters import Plain, make_drafter
-from paceline.drafters.assistant.growth import DraftShape
-from paceline.drafters.mirror.worker import context_of, facts_of
+from paceline.drafters.networks.growth import DraftShape
+from paceline.drafters.networks.mirror.worker import context_of, facts_of
 from paceline.errors import InputError
 from paceline.law import KeyedDice, Law, Noise, Outlook, Place, Sampling, laws
 from paceline.law.contenders import contenders

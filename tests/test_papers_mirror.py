@@ -16,7 +16,7 @@ import paceline
 import runs as made_up
 from paceline.api.model import LanguageModel
 from paceline.drafters import make_drafter
-from paceline.drafters.mirror.place import usable_cores
+from paceline.drafters.networks.mirror.place import usable_cores
 from paceline_lab import Summary
 from paceline_lab.bench.run.ours import parted
 from papers.common import Claim

@@ -21,8 +21,8 @@ import torch
 import paceline
 from paceline import DraftTree
 from paceline.api.model import LanguageModel
-from paceline.drafters.redrafter.checkpoint import write_head
-from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
+from paceline.drafters.networks.redrafter.checkpoint import write_head
+from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline_lab import Summary
 from papers.redrafter import arrivals, beams, labels, packing, shape, tasks
 from papers.redrafter.common import METHOD, OWN, conditions, parser, per_request, spec, with_suite, written
@@ -308,7 +308,7 @@ def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any, capsys: Any) -> Any
 
 @pytest.mark.parametrize("name", MAINS)
 def test_a_model_without_a_head_is_told(name: str, run: Any, monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setattr("paceline.drafters.redrafter.drafter.HEADS", tmp_path)
+    monkeypatch.setattr("paceline.drafters.networks.redrafter.drafter.HEADS", tmp_path)
     with pytest.raises(ValueError, match=r"^no head for pocket comes with paceline; .* and give --head FOLDER$"):
         run(MAINS[name])
 

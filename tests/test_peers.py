@@ -20,7 +20,7 @@ import torch
 
 import paceline
 from paceline.context import Ints
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline_lab.bench.peers import PEERS, READERS, PeerWeights, check_peer, make_peer, open_reader

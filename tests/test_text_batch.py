@@ -16,7 +16,7 @@ from paceline.api.batch import Progress, TextBatch
 from paceline.api.model import LanguageModel
 from paceline.api.writing import Generation, Writing
 from paceline.drafters import Plain
-from paceline.drafters.assistant import Assistant
+from paceline.drafters.networks.assistant import Assistant
 from paceline.errors import CallbackError, InputError
 from paceline.targets.base import Rows, Target
 from paceline.targets.table import TableTarget

@@ -19,7 +19,7 @@ import paceline
 from engine import SIZE, habitual
 from paceline.api.model import LanguageModel
 from paceline.cli import main
-from paceline.drafters.redrafter.checkpoint import read_head
+from paceline.drafters.networks.redrafter.checkpoint import read_head
 from paceline.errors import DamagedFile, InputError, UnwritableFile
 from paceline.targets.table import TableTarget
 from paceline_make.commands import train

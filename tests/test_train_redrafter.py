@@ -22,8 +22,8 @@ import paceline
 from engine import SIZE, habitual
 from paceline.api.model import LanguageModel
 from paceline.cli import main
-from paceline.drafters.redrafter.checkpoint import read_head
-from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
+from paceline.drafters.networks.redrafter.checkpoint import read_head
+from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.table import TableTarget

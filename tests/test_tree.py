@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.beams import NO_TOKEN, owners
 from paceline.errors import DrafterError
 from paceline.law import Distribution
 from paceline.tree import EMPTY, ROOT, DraftTree, ancestors, merge, offsets, rows_of
@@ -71,25 +70,11 @@ def test_beams_become_the_set_of_their_prefixes(seed: int) -> None:
         assert tree.scores[node] == scores[first][len(word) - 1]
 
 
-def test_beams_of_several_texts_are_packed_apart() -> None:
-    """Fifteen tokens of three beams that share their beginnings become eight, as in the paper's figure; a text of short
-    beams beside it is its own."""
-    first = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [1, 2, 3, 7, 8]]
-    second = [[1, 2, NO_TOKEN, NO_TOKEN, NO_TOKEN], [9, *[NO_TOKEN] * 4], [NO_TOKEN] * 5]
-    beams = np.array([first, second])
-    trees = DraftTree.of_beams(beams, np.zeros(beams.shape), source="b")
-    assert [len(tree) for tree in trees] == [8, 3]
-    assert words(trees[0])[-2:] == [(1, 2, 3, 4, 6), (1, 2, 3, 7, 8)]
-    assert words(trees[1]) == [(1,), (9,), (1, 2)]
-
-
-def test_the_owner_of_a_place_is_the_first_beam_with_the_same_beginning() -> None:
-    beams = np.random.default_rng(0).integers(0, 3, (4, 12, 5))
-    wanted = [
-        [[next(j for j in range(12) if (text[j, : k + 1] == beam[: k + 1]).all()) for k in range(5)] for beam in text]
-        for text in beams
-    ]
-    assert owners(beams).tolist() == wanted
+def test_beams_are_packed_as_in_the_papers_figure() -> None:
+    """Fifteen tokens of three beams that share their beginnings become eight."""
+    tree = DraftTree.from_beams([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [1, 2, 3, 7, 8]])
+    assert len(tree) == 8
+    assert words(tree)[-2:] == [(1, 2, 3, 4, 6), (1, 2, 3, 7, 8)]
 
 
 def test_a_chain_names_the_law_of_every_token() -> None:

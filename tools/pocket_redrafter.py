@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.api.model import load
-from paceline.drafters.redrafter.checkpoint import CONFIG, WEIGHTS
-from paceline.drafters.redrafter.drafter import HEADS
+from paceline.drafters.networks.redrafter.checkpoint import CONFIG, WEIGHTS
+from paceline.drafters.networks.redrafter.drafter import HEADS
 from paceline.files import terminable
 from paceline_lab.bench.machine import instruction_sets
 from paceline_make.cards import CARD

@@ -16,7 +16,6 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.beams import packed, padded
 from paceline.errors import DrafterError
 from paceline.law import Distribution
 
@@ -116,19 +115,19 @@ class DraftTree:
         >>> DraftTree.from_beams([[5, 6], [5, 7], [8]]).parents.tolist()
         [-1, -1, 0, 0]
         """
-        rows = padded([[index(token) for token in beam] for beam in beams])
-        worth = np.full(rows.shape, UNSURE)
-        for row, given in enumerate(scores or ()):
-            worth[0, row, : len(given)] = given[: rows.shape[2]]
-        return cls.of_beams(rows, worth, source=source)[0]
-
-    @classmethod
-    def of_beams(cls, beams: Ints, scores: Floats, *, source: str = "") -> list[DraftTree]:
-        """`from_beams` for several texts at once: ``[texts, width, length]``, with `NO_TOKEN` behind a beam's end."""
-        return [
-            cls(tokens=tokens, parents=parents, scores=worth, sources=(source,) * len(tokens))
-            for tokens, parents, worth in packed(beams, scores)
-        ]
+        rows = [[index(token) for token in beam] for beam in beams]
+        at, found, first = [ROOT] * len(rows), dict[tuple[int, int], int](), list[tuple[int, int]]()
+        for depth in range(max(map(len, rows), default=0)):
+            for number, row in enumerate(rows):
+                if depth < len(row):
+                    key = at[number], row[depth]
+                    if key not in found:
+                        found[key] = len(found)
+                        first.append((number, depth))
+                    at[number] = found[key]
+        worth = None if scores is None else [scores[number][depth] for number, depth in first]
+        parents, tokens = zip(*found, strict=True) if found else ((), ())
+        return cls.build(tokens, parents, source=source, scores=worth)
 
     def children(self, parent: int) -> Ints:
         """The verifiable children of a node, in the order in which they were drawn."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.context import Criterion, DraftPrompt
 from paceline.drafters import Drafter, make_drafter
-from paceline.drafters.assistant import DraftModel
-from paceline.drafters.assistant.model import Loaded
+from paceline.drafters.networks.assistant import DraftModel
+from paceline.drafters.networks.assistant.model import Loaded
 from paceline.engine.observe import Observer
 from paceline.errors import InputError
 from paceline.law import Sampling

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from paceline.dictionary.file import readable
 from paceline.dictionary.index import Dictionary
-from paceline.drafters.assistant import Assistant
-from paceline.drafters.assistant.drafter import Model
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich
 from paceline.drafters.compose import Union, joined
 from paceline.drafters.dictionary import DictSpec, shipped_for
 from paceline.drafters.foresight import Foresight
+from paceline.drafters.networks.assistant import Assistant
+from paceline.drafters.networks.assistant.drafter import Model
+from paceline.drafters.networks.redrafter import ReDrafter
 from paceline.drafters.noise import SHARED
-from paceline.drafters.redrafter import ReDrafter
 from paceline.drafters.suffix import Suffix
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary

@@ -51,7 +51,7 @@ IMPOSSIBLE = float(np.finfo(np.float64).tiny)
 
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_CHANCES: Chances = np.empty(0)
-NO_CANDIDATES = Candidates(NO_IDS, NO_IDS, np.empty(0), np.empty(0), NO_IDS)
+NO_CANDIDATES = Candidates(NO_IDS, np.empty(0), np.empty(0), NO_IDS, NO_IDS)
 
 
 class Anywhere:
@@ -244,7 +244,7 @@ class Foresight(StoreDrafter):
             starts = starts_of(numbers)
             sizes = np.bincount(numbers)[numbers[starts]]
             odds = noise.won(weights, starts, sizes, _exponentials(texts, numbers, ids, 0))
-        first = Candidates(numbers, ids, odds, odds, np.full(len(odds), ROOT))
+        first = Candidates(ids, odds, odds, np.full(len(odds), ROOT), numbers)
         likely = odds > IMPOSSIBLE
         return first if likely.all() else first.only(likely)
 
@@ -281,7 +281,7 @@ class Foresight(StoreDrafter):
         worth = (odds * (level.worth[going][:, None] * BELOW)).ravel()
         width = odds.shape[1]
         below = Candidates(
-            numbers.repeat(width), ids.astype(np.int64).ravel(), odds.ravel(), worth, (going + before).repeat(width)
+            ids.astype(np.int64).ravel(), odds.ravel(), worth, (going + before).repeat(width), numbers.repeat(width)
         )
         known = worth > IMPOSSIBLE
         return below if known.all() else below.only(known)

@@ -23,8 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from paceline.drafters.base import Budget, Seen
+from paceline.drafters.candidates import renumbered
 from paceline.drafters.noise import Chances, Ids
-from paceline.drafters.store import StoreDrafter, StoreState, renumbered
+from paceline.drafters.store import StoreDrafter, StoreState
 from paceline.errors import InputError
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 

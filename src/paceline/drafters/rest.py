@@ -18,9 +18,9 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter
+from paceline.drafters.candidates import renumbered
 from paceline.drafters.datastore import KEY, SHORTEST, Datastore
 from paceline.drafters.noise import SharedNoise, wants_noise
-from paceline.drafters.store import renumbered
 from paceline.drafters.votes import even, grow
 from paceline.errors import InputError
 from paceline.targets.base import Target

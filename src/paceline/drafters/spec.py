@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from paceline.drafters.assistant import Assistant
 from paceline.drafters.auto import Auto
 from paceline.drafters.base import Drafter, Plain
 from paceline.drafters.compose import Fallback, Union
@@ -19,10 +18,11 @@ from paceline.drafters.dictionary import DictSpec, Hybrid
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
-from paceline.drafters.mirror import Mirror
+from paceline.drafters.networks.assistant import Assistant
+from paceline.drafters.networks.mirror import Mirror
+from paceline.drafters.networks.redrafter import ReDrafter
 from paceline.drafters.plugin import IN_FILE, Factory, InFile, PlugIn, installed
 from paceline.drafters.recycling import Recycling
-from paceline.drafters.redrafter import ReDrafter
 from paceline.drafters.rest import Rest
 from paceline.drafters.spectra import Spectra
 from paceline.drafters.suffix import Suffix

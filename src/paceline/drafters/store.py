@@ -7,10 +7,8 @@ from this store needs one scored row per token, and no search.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import RLock
-from typing import NamedTuple
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -18,11 +16,11 @@ from numpy.typing import NDArray
 
 from paceline.context import Context
 from paceline.drafters.base import Drafter, Seen
-from paceline.drafters.noise import Chances, Ids, SharedNoise, hides_noise, wants_noise
+from paceline.drafters.noise import Chances, SharedNoise, hides_noise, wants_noise
 from paceline.errors import InputError
 from paceline.targets.base import Target, Want
 from paceline.targets.reading import Top
-from paceline.tree import ROOT, DraftTree, Floats, Ints
+from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary
 
 
@@ -88,38 +86,6 @@ def kept_last(seen: Seen) -> Ints:
     others = np.ones(len(seen.scores.tokens), np.bool_)
     others[kept] = False
     return np.concatenate([others.nonzero()[0], kept])
-
-
-def renumbered(parents: Ints, chosen: Ints) -> Ints:
-    """The parents of the chosen nodes, which ascend and have theirs among them, counted in the chosen ones."""
-    place = np.empty(len(parents) + 1, np.int64)
-    place[chosen] = np.arange(len(chosen))
-    place[-1] = ROOT
-    return place[parents[chosen]]
-
-
-class Level(NamedTuple):
-    """The candidates of one depth of a draft. Parents are counted through all levels."""
-
-    tokens: Ids
-    odds: Chances
-    """Each candidate's probability after its parent."""
-    worth: Floats
-    """The probability of its path, or another value by which candidates are chosen."""
-    parents: Ints
-
-
-def worth_of(levels: Sequence[Level]) -> Floats:
-    """The worth of all candidates."""
-    return np.concatenate([level.worth for level in levels])
-
-
-def tree_of(levels: Sequence[Level], chosen: Ints, sources: tuple[str, ...]) -> DraftTree:
-    """The chosen candidates, which ascend and have their parents among them."""
-    tokens = np.concatenate([level.tokens for level in levels])[chosen]
-    odds = np.concatenate([level.odds for level in levels])[chosen]
-    parents = renumbered(np.concatenate([level.parents for level in levels]), chosen)
-    return DraftTree(tokens.astype(np.int64), parents, np.fmin(np.log(odds, dtype=np.float64), 0.0), sources)
 
 
 @dataclass(eq=False)

@@ -35,8 +35,9 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Seen
+from paceline.drafters.candidates import Candidates, tree_of, worth_of
 from paceline.drafters.noise import Chances, Ids, SharedNoise
-from paceline.drafters.store import Level, StoreDrafter, StoreState, tree_of, worth_of
+from paceline.drafters.store import StoreDrafter, StoreState
 from paceline.errors import InputError
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
@@ -125,7 +126,7 @@ class UniSpec(StoreDrafter):
                 levels.append(below)
         return self._chosen(levels, names, budget.nodes)
 
-    def _first(self, text: UniSpecState) -> tuple[Level, list[str]]:
+    def _first(self, text: UniSpecState) -> tuple[Candidates, list[str]]:
         """The candidates for the next token, and the source of each. One that both sources name is one candidate."""
         root, store = text.context.root, text.store
         rows, laws = [], []
@@ -150,7 +151,9 @@ class UniSpec(StoreDrafter):
                     names[token] = self._both if token in first else self._later
                     first[token] = max(chance, first.get(token, 0.0))
         chances = np.array(list(first.values()), np.float64)
-        return Level(np.array(list(first), np.int64), chances, chances, np.full(len(first), ROOT)), list(names.values())
+        return Candidates(np.array(list(first), np.int64), chances, chances, np.full(len(first), ROOT)), list(
+            names.values()
+        )
 
     def _believed(self, text: StoreState, chances: Chances, ids: Ids, place: int) -> Chances:
         """The probability of each candidate, as far as it is known; 0 for the places of a row that hold none."""
@@ -161,7 +164,7 @@ class UniSpec(StoreDrafter):
             return ranked
         return chances
 
-    def _below(self, text: StoreState, level: Level, place: int, before: int) -> Level | None:
+    def _below(self, text: StoreState, level: Candidates, place: int, before: int) -> Candidates | None:
         """The children of the nodes of a level that are worth going on from, if any. ``before`` counts the nodes of the
         levels above."""
         ends, store = text.context.ending.eos, text.store
@@ -180,13 +183,13 @@ class UniSpec(StoreDrafter):
         children, chances = store.tokens.take(tokens, 0), store.chances.take(tokens, 0)
         odds, above = self._believed(text, chances, children, place), level.worth[going][:, None]
         worth = odds * (above * BELOW) if self.by_path else np.minimum(odds, above)
-        return Level(children.ravel(), odds.ravel(), worth.ravel(), (going + before).repeat(store.width))
+        return Candidates(children.ravel(), odds.ravel(), worth.ravel(), (going + before).repeat(store.width))
 
     def _order(self, worth: Chances) -> Ints:
         """The worthiest first, and for the paper's form the earlier of equals."""
         return (-worth).argsort(kind=None if self.by_path else "stable")
 
-    def _chosen(self, levels: Sequence[Level], names: list[str], nodes: int) -> DraftTree:
+    def _chosen(self, levels: Sequence[Candidates], names: list[str], nodes: int) -> DraftTree:
         """The worthiest nodes of all levels as a tree."""
         worth = worth_of(levels)
         chosen = self._order(worth)[:nodes] if self.by_path else _hanging(levels, worth, nodes)
@@ -199,7 +202,7 @@ class UniSpec(StoreDrafter):
         return tree_of(levels, chosen, sources)
 
 
-def _hanging(levels: Sequence[Level], weakest: Floats, nodes: int) -> Ints:
+def _hanging(levels: Sequence[Candidates], weakest: Floats, nodes: int) -> Ints:
     """The nodes of the highest odds, one by one, each among those whose parent is chosen. The ``weakest`` node of its
     path decides whether one can be among them."""
     least = np.partition(weakest, -nodes)[-nodes] if nodes < len(weakest) else 0.0

@@ -38,6 +38,8 @@ class Scores:
         """``logits`` ``[rows, vocabulary]``, on the target's device; None for a prompt whose logits are not wanted.
         ``rows`` are those of the request's fresh rows that are scored here, by default all."""
         self.tokens, self.parents = request.tokens, request.parents[request.held :]
+        self.start = request.rows.committed + (0 if rows is None else rows.start)
+        """The place in the text of the first row."""
         if rows is not None:
             self.tokens, self.parents = self.tokens[rows], self.parents[rows] - rows.start
         self._logits = logits

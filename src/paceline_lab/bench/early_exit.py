@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from paceline.api.model import LanguageModel
-from paceline.drafters.assistant import Assistant
 from paceline.drafters.base import Seen
-from paceline.drafters.mirror.proxies import choices, outcomes
+from paceline.drafters.networks.assistant import Assistant
+from paceline.drafters.networks.mirror.proxies import choices, outcomes
 from paceline.law import Outlook
 from paceline.targets.base import Target, Want
 from paceline.tree import ROOT, DraftTree, Floats, Ints

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from paceline.api.model import LanguageModel
 from paceline.context import Ints
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.integrations.transformers import custom_generate
 from paceline.law import Sampling
 from paceline_lab.bench.peers.transformers import Options, assisted, counted, generated, looked_up, sampled

@@ -17,7 +17,7 @@ from paceline.errors import InputError
 from paceline_lab.commands.bench.suite import names
 
 if TYPE_CHECKING:
-    from paceline.drafters.assistant import DraftModel
+    from paceline.drafters.networks.assistant import DraftModel
     from paceline_lab.bench.statistics import Estimate
     from paceline_lab.machine.advise import Advice, Raced
     from paceline_lab.machine.overlap_advice import OverlapAdvice
@@ -68,7 +68,7 @@ def add(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paceline.drafters.assistant import DraftModel
+    from paceline.drafters.networks.assistant import DraftModel
     from paceline.law import Sampling
     from paceline_lab.bench.machine import hushed, threads
     from paceline_lab.machine.advise import SECONDS, TOKENS, Advisor, check_amounts

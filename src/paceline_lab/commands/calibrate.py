@@ -143,7 +143,7 @@ def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
 def _methods(lm: LanguageModel, specs: list[str], draft_model: str | None) -> list[Method]:
     from paceline.drafters import make_drafter
     from paceline.drafters.asking import fit
-    from paceline.drafters.assistant import DraftModel
+    from paceline.drafters.networks.assistant import DraftModel
     from paceline_lab.machine.calibrate import Method
 
     draft = None if draft_model is None else DraftModel.load(draft_model, lm.target)

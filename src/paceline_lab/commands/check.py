@@ -44,7 +44,7 @@ def add(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.families is not None:
         return _families(options)
-    from paceline.drafters.assistant import DraftModel
+    from paceline.drafters.networks.assistant import DraftModel
     from paceline.verify import Rule
     from paceline_lab.check import BATCHES, Checker, beside, completing, fixed, trained
 

@@ -24,7 +24,7 @@ import numpy as np
 from paceline.context import Ints
 from paceline.drafters import make_drafter
 from paceline.drafters.asking import fit
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.targets.base import Target

@@ -23,12 +23,12 @@ from paceline.api.model import LanguageModel
 from paceline.api.settings import Options
 from paceline.api.writing import Generation
 from paceline.context import Context, Ending
-from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.base import Ask, Budget, Drafter
-from paceline.drafters.mirror.drafter import Mirror
-from paceline.drafters.mirror.messages import Ahead, Go, MessageKind, Window
-from paceline.drafters.mirror.proxies import Outcomes, outcomes
-from paceline.drafters.mirror.worker import facts_of
+from paceline.drafters.networks.assistant import Assistant, DraftModel
+from paceline.drafters.networks.mirror.drafter import Mirror
+from paceline.drafters.networks.mirror.messages import Ahead, Go, MessageKind, Window
+from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
+from paceline.drafters.networks.mirror.worker import facts_of
 from paceline.engine.counters import Totals
 from paceline.errors import InputError
 from paceline.law import Outlook, Sampling

@@ -15,8 +15,8 @@ import torch
 
 from paceline.api.settings import Options
 from paceline.context import Context
-from paceline.drafters.assistant import Assistant, DraftModel
-from paceline.drafters.mirror.drafter import Mirror
+from paceline.drafters.networks.assistant import Assistant, DraftModel
+from paceline.drafters.networks.mirror.drafter import Mirror
 from paceline_lab.bench.early_exit import Stop, foreseen
 from paceline_lab.bench.machine import threads
 from paceline_lab.bench.statistics import Estimate, SpeedVerdict

@@ -193,7 +193,7 @@ def _told(outcome: TrainingOutcome, options: argparse.Namespace) -> str:
 
 
 def info(options: argparse.Namespace) -> int:
-    from paceline.drafters.redrafter.checkpoint import read_head
+    from paceline.drafters.networks.redrafter.checkpoint import read_head
 
     if options.folder is not None:
         head, config = read_head(options.folder)

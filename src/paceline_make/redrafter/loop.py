@@ -14,7 +14,7 @@ import torch
 import torch.distributed as distributed
 from torch import nn
 
-from paceline.drafters.redrafter.head import RecurrentHead
+from paceline.drafters.networks.redrafter.head import RecurrentHead
 from paceline.errors import InputError
 from paceline_make.redrafter.labels import Labels
 from paceline_make.redrafter.lessons import Lessons, rank, world

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from paceline.drafters.redrafter.head import RecurrentHead
+from paceline.drafters.networks.redrafter.head import RecurrentHead
 from paceline_make.redrafter.labels import NOTHING, Labels
 
 LEAST = 1e-6

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as distributed
 
 from paceline.api.model import LanguageModel
-from paceline.drafters.redrafter.checkpoint import write_head
-from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
+from paceline.drafters.networks.redrafter.checkpoint import write_head
+from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
 from paceline.files import check_folder, claimed, naming, write_whole
 from paceline.targets.place import free_memory

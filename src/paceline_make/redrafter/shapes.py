@@ -13,9 +13,9 @@ import torch
 
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget
-from paceline.drafters.redrafter import ReDrafter
-from paceline.drafters.redrafter.drafter import HeadState
-from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
+from paceline.drafters.networks.redrafter import ReDrafter
+from paceline.drafters.networks.redrafter.drafter import HeadState
+from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.law import Sampling
 from paceline.targets.base import Request, Target
 from paceline_make.redrafter.data import Ids

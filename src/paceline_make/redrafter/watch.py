@@ -12,8 +12,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from paceline.drafters.networks.redrafter.checkpoint import WEIGHTS, read_head, record_noise
 from paceline.drafters.noise import NOISES
-from paceline.drafters.redrafter.checkpoint import WEIGHTS, read_head, record_noise
 from paceline_make import cards
 from paceline_make.redrafter.lessons import rank
 from paceline_make.redrafter.loop import TrainingReport

@@ -14,7 +14,7 @@ from transformers.generation.stopping_criteria import StopStringCriteria
 from paceline.api.drafters import Drafters
 from paceline.api.settings import Settings
 from paceline.drafters import Drafter
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.engine.counters import Totals
 from paceline.errors import InputError
 from paceline.integrations.transformers.inputs import paddings, refuse, refuse_companions, withheld_by_generate

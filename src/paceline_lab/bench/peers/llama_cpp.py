@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.drafters.assistant.drafter import LEVELS
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.networks.assistant.drafter import LEVELS
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline_lab.bench.peers.gguf_file import BLOCKS, write_gguf

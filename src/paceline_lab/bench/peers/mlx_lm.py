@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paceline.drafters.assistant.drafter import LEVELS
+from paceline.drafters.networks.assistant.drafter import LEVELS
 from paceline_lab.bench.peers.weights import Terms
 from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Written, room_for

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.drafters.assistant.drafter import LEVELS
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.networks.assistant.drafter import LEVELS
 from paceline.errors import InputError
 from paceline_lab.bench.peers.openvino_graph import FILE, KINDS, write_graph
 from paceline_lab.bench.peers.weights import PeerWeights, Terms, TextReader

@@ -12,8 +12,8 @@ import transformers
 from transformers import PreTrainedModel
 
 from paceline.context import Ints
-from paceline.drafters.assistant.drafter import LEVELS
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.networks.assistant.drafter import LEVELS
 from paceline.law import Sampling
 from paceline.law.table import Acts
 from paceline.vocabulary import Vocabulary

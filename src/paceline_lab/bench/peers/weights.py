@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.files import workplace
 from paceline.law import Sampling

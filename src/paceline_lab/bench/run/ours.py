@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.asking import fit
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.engine.batch import Batch
 from paceline.engine.follow import FollowingDice
 from paceline.engine.loop import Session

@@ -16,7 +16,7 @@ import torch
 
 from paceline.api.model import LanguageModel
 from paceline.drafters import make_drafter
-from paceline.drafters.assistant import DraftModel
+from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.files import claimed
 from paceline.law import Sampling

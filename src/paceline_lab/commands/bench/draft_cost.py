@@ -124,7 +124,7 @@ def _rounds(options: argparse.Namespace) -> dict[str, Any]:
     """The shares of every method in the rounds of a model."""
     from paceline.drafters import make_drafter
     from paceline.drafters.asking import fit
-    from paceline.drafters.redrafter.drafter import shipped_head
+    from paceline.drafters.networks.redrafter.drafter import shipped_head
     from paceline_lab.bench import draft_cost
 
     lm = load_model(options)

@@ -17,7 +17,7 @@ from paceline.errors import InputError
 if TYPE_CHECKING:
     from paceline.api.model import LanguageModel
     from paceline.context import Ints
-    from paceline.drafters.assistant import DraftModel
+    from paceline.drafters.networks.assistant import DraftModel
 
 BALLAST = "ballast"
 MODELS = (DEFAULT_MODEL, f"{DEFAULT_MODEL}+{BALLAST}:300M")
@@ -114,7 +114,7 @@ class ModelOverhead:
 
 
 def _part(model: str, name: str, options: argparse.Namespace) -> ModelOverhead:
-    from paceline.drafters.assistant import DraftModel
+    from paceline.drafters.networks.assistant import DraftModel
     from paceline_lab.bench.overhead import contests
 
     options.model = model

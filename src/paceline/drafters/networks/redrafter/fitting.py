@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from paceline.drafters.redrafter.checkpoint import HeadConfig, read_head
-from paceline.drafters.redrafter.drafter import SHIPPED, shipped_head
-from paceline.drafters.redrafter.head import RecurrentHead, widened
+from paceline.drafters.networks.redrafter.checkpoint import HeadConfig, read_head
+from paceline.drafters.networks.redrafter.drafter import SHIPPED, shipped_head
+from paceline.drafters.networks.redrafter.head import RecurrentHead, widened
 from paceline.drafters.sharing import Shared, stamp
 from paceline.errors import InputError
 from paceline.targets.base import Target

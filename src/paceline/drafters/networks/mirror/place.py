@@ -21,8 +21,8 @@ from typing import Any
 
 from paceline.errors import InputError
 
-BEGIN = "import sys; from paceline.drafters.mirror.worker import main; sys.exit(main(sys.argv[1:]))"
-SOURCE = Path(__file__).parents[3]
+BEGIN = "import sys; from paceline.drafters.networks.mirror.worker import main; sys.exit(main(sys.argv[1:]))"
+SOURCE = Path(__file__).parents[4]
 """Where this package lies, for a process that might not find it."""
 CORES = re.compile("([0-9]{1,20})(?:-([0-9]{1,20}))?")
 DEVICE = re.compile("[a-z]{1,20}(?::([0-9]{1,9}))?")

@@ -1,6 +1,6 @@
 """A small model drafts for a large one: `drafter` is the method, `model` the draft model, `growth` a draft."""
 
-from paceline.drafters.assistant.drafter import Assistant
-from paceline.drafters.assistant.model import DraftModel
+from paceline.drafters.networks.assistant.drafter import Assistant
+from paceline.drafters.networks.assistant.model import DraftModel
 
 __all__ = ["Assistant", "DraftModel"]

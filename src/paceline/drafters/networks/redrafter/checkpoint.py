@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
+from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.drafters.noise import NOISES
-from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import DamagedFile, InputError
 from paceline.files import write_whole
 from paceline.files.reading import damaged, parse, read_file

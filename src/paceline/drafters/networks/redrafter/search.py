@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from paceline.beams import NO_TOKEN
 from paceline.context import Context
+from paceline.drafters.candidates import renumbered
+from paceline.drafters.networks.redrafter.head import RecurrentHead
+from paceline.drafters.networks.redrafter.settings import Adjusting
 from paceline.drafters.noise import SharedNoise, exponentials_of
-from paceline.drafters.redrafter.head import RecurrentHead
-from paceline.drafters.redrafter.settings import Adjusting
 from paceline.law import Distribution, Noise, log_normalizer
 from paceline.law.contenders import DEVICES
 from paceline.law.draws import Draws, cuts, numbers_of
@@ -27,6 +27,8 @@ from paceline.law.warp import Warps
 from paceline.targets.base import Target
 from paceline.tree import ROOT, Bools, DraftTree, Floats, Ints
 
+NO_TOKEN = -1
+"""Where nothing was chosen."""
 CANDIDATES = 64
 """Tokens behind a beam that settings and noise choose from."""
 IMPOSSIBLE = -1e30
@@ -183,17 +185,13 @@ def trees(levels: torch.Tensor, source: str, *, whole_beams: bool) -> list[Draft
     real = tokens != NO_TOKEN
     if whole_beams:
         real &= _leading(above, real & ended)
-    flat = real.reshape(texts, -1)
-    numbers = flat.cumsum(axis=1) - 1
-    rows = np.zeros(tokens.shape, np.int64)
-    rows[:, 1:] = above[:, 1:] + np.arange(length - 1)[:, None] * width
-    parents = np.take_along_axis(numbers, rows.reshape(texts, -1), axis=1)
-    parents[:, :width] = ROOT
-    whole = tokens.reshape(texts, -1), parents, np.minimum(scores, 0.0).reshape(texts, -1)
+    parents = above + (np.arange(length)[:, None] - 1) * width
+    parents[:, 0] = ROOT
+    columns = (each.reshape(texts, -1) for each in (tokens, parents, np.minimum(scores, 0.0), real))
     found = list[DraftTree]()
-    for text, kept in enumerate(flat):
-        ids, above_each, worth = (column[text][kept] for column in whole)
-        found.append(DraftTree(tokens=ids, parents=above_each, scores=worth, sources=(source,) * len(ids)))
+    for ids, whole, worth, kept in zip(*columns, strict=True):
+        chosen = kept.nonzero()[0]
+        found.append(DraftTree(ids[chosen], renumbered(whole, chosen), worth[chosen], (source,) * len(chosen)))
     return found
 
 

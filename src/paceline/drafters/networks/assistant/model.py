@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from paceline.drafters.assistant.state import Foreign
+from paceline.drafters.networks.assistant.foreign import Foreign
 from paceline.drafters.sharing import Shared, stamp
 from paceline.errors import InputError
 from paceline.targets.base import Target

@@ -20,9 +20,17 @@ from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
-from paceline.drafters.mirror.cores import YIELDED, Writer
-from paceline.drafters.mirror.messages import MOST_ANSWERED, Forward, Mangled, Message, MessageKind, Said, Window
-from paceline.drafters.mirror.place import DraftPlace, begin
+from paceline.drafters.networks.mirror.cores import YIELDED, Writer
+from paceline.drafters.networks.mirror.messages import (
+    MOST_ANSWERED,
+    Forward,
+    Mangled,
+    Message,
+    MessageKind,
+    Said,
+    Window,
+)
+from paceline.drafters.networks.mirror.place import DraftPlace, begin
 from paceline.drafters.sharing import Shared
 from paceline.errors import InputError, told
 from paceline.recent import RecentMean

@@ -26,9 +26,9 @@ from paceline.vocabulary import Vocabulary
 if TYPE_CHECKING:
     import torch
 
-    from paceline.drafters.redrafter.head import RecurrentHead
-    from paceline.drafters.redrafter.search import BeamSearch, SearchShape
-    from paceline.drafters.redrafter.settings import Adjusting
+    from paceline.drafters.networks.redrafter.head import RecurrentHead
+    from paceline.drafters.networks.redrafter.search import BeamSearch, SearchShape
+    from paceline.drafters.networks.redrafter.settings import Adjusting
 
 SHIPPED = "shipped"
 HEADS = Path(__file__).parent / "heads"
@@ -93,7 +93,7 @@ class ReDrafter(Drafter):
         self._target: Target | None = None
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
-        from paceline.drafters.redrafter.fitting import head_for
+        from paceline.drafters.networks.redrafter.fitting import head_for
 
         found = head_for(self._named, target)
         self._head, self._target = found.head, target
@@ -135,7 +135,7 @@ class ReDrafter(Drafter):
         return self.width == 1 and hides_noise(state.context)
 
     def _beams(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        from paceline.drafters.redrafter.search import BeamSearch, shared_luck, trees
+        from paceline.drafters.networks.redrafter.search import BeamSearch, shared_luck, trees
 
         head, target, noises = *self._fitted(), [SharedNoise.of(ask.state.context, self._noise) for ask in asks]
         luck = None if target.device.type == "cuda" else shared_luck(noises)
@@ -148,7 +148,7 @@ class ReDrafter(Drafter):
 
     def _chains(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """One drawn line for each text, with the law of every token."""
-        from paceline.drafters.redrafter.search import BeamSearch, drawn_luck, trees
+        from paceline.drafters.networks.redrafter.search import BeamSearch, drawn_luck, trees
 
         luck = drawn_luck([ask.state.context for ask in asks])
         numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks))
@@ -169,8 +169,8 @@ class ReDrafter(Drafter):
         """What the search must know of the texts, sent in one copy, and what changes their logits."""
         import torch
 
-        from paceline.drafters.redrafter.search import SearchInputs
-        from paceline.drafters.redrafter.settings import Adjusting
+        from paceline.drafters.networks.redrafter.search import SearchInputs
+        from paceline.drafters.networks.redrafter.settings import Adjusting
         from paceline.law.on_device import sent
 
         head, target = self._fitted()

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
 from paceline.drafters.asking import failure
-from paceline.drafters.assistant.drafter import Model
-from paceline.drafters.assistant.growth import DraftShape
-from paceline.drafters.assistant.model import DraftModel
-from paceline.drafters.assistant.state import DRAFT_FORWARDS, DRAFT_TOKENS
 from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.drafters.counters import Counter, Tally
-from paceline.drafters.mirror.messages import Ahead, Go, MessageKind, Said, Window
-from paceline.drafters.mirror.place import DraftPlace, spot
-from paceline.drafters.mirror.process import KEPT, DraftProcess, Lost
-from paceline.drafters.mirror.proxies import Outcomes, outcomes
-from paceline.drafters.mirror.worker import facts_of
+from paceline.drafters.networks.assistant.drafter import Model
+from paceline.drafters.networks.assistant.model import DraftModel
+from paceline.drafters.networks.growth import DraftShape
+from paceline.drafters.networks.mirror.messages import Ahead, Go, MessageKind, Said, Window
+from paceline.drafters.networks.mirror.place import DraftPlace, spot
+from paceline.drafters.networks.mirror.process import KEPT, DraftProcess, Lost
+from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
+from paceline.drafters.networks.mirror.worker import facts_of
+from paceline.drafters.networks.reading import DRAFT_FORWARDS, DRAFT_TOKENS
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterError, DrafterWarning, InputError

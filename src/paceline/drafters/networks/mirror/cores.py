@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 
-from paceline.drafters.mirror.place import DraftPlace, usable_cores
+from paceline.drafters.networks.mirror.place import DraftPlace, usable_cores
 from paceline.targets.lending import Tray
 
 

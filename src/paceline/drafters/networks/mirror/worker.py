@@ -22,24 +22,26 @@ from typing import Any
 import numpy as np
 
 from paceline.context import Context, Ending
-from paceline.drafters.assistant.drafter import Assistant
-from paceline.drafters.assistant.growth import DraftShape
-from paceline.drafters.assistant.model import DraftModel
-from paceline.drafters.assistant.state import AssistantState
-from paceline.drafters.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said
-from paceline.drafters.mirror.rollout import Rollout
-from paceline.drafters.mirror.translated import TranslatedRollout
+from paceline.drafters.networks.assistant.drafter import Assistant
+from paceline.drafters.networks.assistant.model import DraftModel
+from paceline.drafters.networks.growth import DraftShape
+from paceline.drafters.networks.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said
+from paceline.drafters.networks.mirror.rollout import Rollout
+from paceline.drafters.networks.network import RowNetwork
 from paceline.errors import InputError
-from paceline.law import Outlook, Sampling
-from paceline.targets.base import SPARE_ROWS
-from paceline.targets.lending import KeptRows
+from paceline.law import Sampling
 from paceline.translate import Bridge
 from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary
 
-KEPT_TEXTS = 4
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG"""
+
+
+class KeepingAssistant(Assistant):
+    """It keeps rows of several texts, for their next turns."""
+
+    kept_texts = 4
 
 
 class Worker:
@@ -47,12 +49,12 @@ class Worker:
 
     def __init__(self, link: Connection, messages: queue.SimpleQueue[Message], model: DraftModel) -> None:
         self._link, self._messages, self._model = link, messages, model
-        self._texts: dict[int, tuple[Rollout | TranslatedRollout, int]] = {}
+        self._network = RowNetwork(model.target)
+        self._texts: dict[int, tuple[Rollout, int]] = {}
         """With the number of its target's tokens."""
-        self._rows = KeptRows(model.target.open, model.target.look, KEPT_TEXTS)
         self._vocabularies: dict[str, Vocabulary] = {}
         self._assistants: dict[Hashable, Assistant] = {}
-        """Those that translate, by all that their drafts depend on."""
+        """By all that their drafts depend on."""
 
     def run(self) -> None:
         while True:
@@ -107,23 +109,15 @@ class Worker:
         self._vocabularies[facts["fingerprint"]] = vocabulary
         return ""
 
-    def _opened(self, facts: Said) -> tuple[Rollout | TranslatedRollout, int]:
-        prompt = np.array(facts["prompt"], np.int64)
-        context, size = context_of(facts, prompt), facts["vocab_size"]
-        if facts["foreign"]:
-            return TranslatedRollout(self._translating(facts), context, facts["source"]), size
-        rows = self._rows.take(prompt[:-1], context.reserve + SPARE_ROWS)
-        rows.rewind(rows.common_prefix(prompt[:-1]))
-        reading = AssistantState(context, rows, Outlook(context.sampling, context.prompt_length), size)
-        shape = DraftShape(top=facts["top"], confidence=facts["confidence"], shared=facts["shared"])
-        model = self._model.target
-        return Rollout(reading, model, shape, facts["source"], lambda: self._rows.give(reading.rows)), size
+    def _opened(self, facts: Said) -> tuple[Rollout, int]:
+        context = context_of(facts, np.array(facts["prompt"], np.int64))
+        return Rollout(self._assistant(facts), context, facts["source"]), facts["vocab_size"]
 
-    def _translating(self, facts: Mapping[str, Any]) -> Assistant:
+    def _assistant(self, facts: Mapping[str, Any]) -> Assistant:
         names = ("foreign", "translate", "top", "confidence", "shared", "gamma", "vocab_size")
         key = tuple(facts[name] for name in names)
         if key not in self._assistants:
-            made = Assistant(
+            made = KeepingAssistant(
                 model=self._model,
                 length=facts["gamma"],
                 top=facts["top"],
@@ -131,21 +125,23 @@ class Worker:
                 noise="shared" if facts["shared"] else "none",
                 translate=facts["translate"],
             )
-            made.fit_size(facts["vocab_size"], self._vocabularies[facts["foreign"]])
+            made.fit_size(facts["vocab_size"], self._vocabularies[facts["foreign"]] if facts["foreign"] else None)
             self._assistants[key] = made
         return self._assistants[key]
 
     def _forward(self) -> None:
-        """One level of all texts at once."""
-        asked = [(text, found) for text, _ in self._texts.values() if (found := text.requests())]
-        if not asked:
+        """One level of all texts at once, or a piece of those that are long and unread."""
+        growing = [(text, live) for text, _ in self._texts.values() if (live := text.live)]
+        if not growing:
             return
-        began = time.perf_counter()
-        requests = [request for _, found in asked for request in found]
-        scored = iter(self._model.target.submit(requests).result())
-        for text, found in asked:
-            text.take(found, [next(scored) for _ in found])
-        spent = Forward(time.perf_counter() - began, sum(len(request.tokens) for request in requests))
+        began, rows = time.perf_counter(), self._network.rows_read
+        pieces = self._network.read_pieces(list({growth.state: None for _, live in growing for growth in live}))
+        ready = [(text, live) for text, live in growing if live[0].state not in pieces]
+        growths = [growth for _, live in ready for growth in live]
+        self._network.add_level(growths)
+        for text, _ in ready:
+            text.forwards += 1
+        spent = Forward(time.perf_counter() - began, self._network.rows_read - rows)
         self._say(Message(MessageKind.FORWARD, said=spent.said()))
 
 

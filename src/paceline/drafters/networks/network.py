@@ -1,0 +1,141 @@
+"""The contract of a network that drafts.
+
+A network reads level by level: for every draft it says what may follow the nodes that go on, for all drafts in one
+forward. It is asked with the drafts themselves (`Growth`): these know the newest nodes' tokens, which node of the level
+before each follows, and the text's state. So much is all that kinds of networks differ in ::
+
+    a draft model, an EAGLE head     rows of keys and values that follow the text: `RowNetwork`
+    a recurrent head, Hydra          recurrent states of the nodes: `Growth.kept`
+    Medusa, a block of tokens        all levels at once: computed in `begin`, handed out in `level`
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from paceline.drafters.networks.growth import Growth
+from paceline.drafters.networks.reading import Reading
+from paceline.law import Distribution
+from paceline.targets.base import Pending, Reach, Request, Rows
+from paceline.targets.chains import Chain, ChainDraft
+
+IN_PASSING = 16
+"""Up to this many unread tokens are read together with the draft's first level."""
+
+
+class Network(ABC):
+    """What drafts grow by."""
+
+    def begin(self, growths: Sequence[Growth]) -> None:
+        """Compute what precedes the first level of these drafts, or whole drafts (`Growth.follow`)."""
+
+    @abstractmethod
+    def level(self, growths: Sequence[Growth]) -> Sequence[Sequence[Distribution]]:
+        """The laws behind the nodes that go on in each draft (`Growth.laws`)."""
+
+    def grow(self, growths: Sequence[Growth]) -> None:
+        """Grow drafts together until all are done."""
+        if going := [growth for growth in growths if not growth.done]:
+            self.begin(going)
+        while going := [growth for growth in going if not growth.done]:
+            self.add_level(going)
+
+    def add_level(self, growths: Sequence[Growth]) -> None:
+        """Let drafts that are not done grow by a level."""
+        if growths:
+            for growth, laws in zip(growths, self.level(growths), strict=True):
+                growth.add(laws)
+
+
+class RowModel(Protocol):
+    """What reads rows: any target, as a draft model. A head with keys and values of its own inherits from this, and
+    gives what it does not."""
+
+    vocab_size: int
+    context_length: int | None = None
+
+    def open(self, capacity: int = 0) -> Rows: ...
+
+    def submit(self, requests: Sequence[Request]) -> Pending: ...
+
+    def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
+        return None
+
+    def reach(self, position: int) -> Reach:
+        return Reach()
+
+    def prefill_size(self, length: int) -> int:
+        return length
+
+    def look(self) -> int:
+        return 0
+
+
+class RowNetwork(Network):
+    """A network with rows of its own. The states of its texts are `Reading`, which make the requests."""
+
+    def __init__(self, model: RowModel) -> None:
+        self.model = model
+        self.rows_read = 0
+        """Of all forwards so far."""
+
+    def depth(self, depth: int, length: int) -> int:
+        """How deep a draft may go behind so many tokens, within the model's reach and context."""
+        reach, context = self.model.reach(length - 1), self.model.context_length
+        if reach.depth is not None:
+            depth = min(depth, reach.depth + 1)
+        return depth if context is None else min(depth, context - length + 1)
+
+    def reads_trees(self, length: int) -> bool:
+        """Whether siblings can be read behind so many tokens."""
+        return self.model.reach(length - 1).trees
+
+    def can_read(self, state: Reading, *tokens: int) -> bool:
+        """Whether the text, with these tokens behind it, fits into the model's context, and the model has all of its
+        new tokens."""
+        limit, unread = self.model.context_length, state.unread
+        fits = len(unread) > 0 and (limit is None or state.length + len(tokens) <= limit)
+        return fits and max(int(unread.max()), *tokens, 0) < self.model.vocab_size
+
+    def begin(self, growths: Sequence[Growth]) -> None:
+        """Read long unread texts, and have the model draft whole chains itself, where it can."""
+        while self.read_pieces([growth.state for growth in growths]):
+            pass
+        pairs = [(growth, growth.state.chain(growth)) for growth in growths]
+        chains = [(growth, chain) for growth, chain in pairs if chain is not None]
+        if chains and (drafts := self.model.drafted([chain for _, chain in chains])) is not None:
+            for (growth, _), draft in zip(chains, drafts, strict=True):
+                growth.state.follow(growth, draft)
+
+    def read_pieces(self, states: Sequence[Reading]) -> list[Reading]:
+        """Read a piece of every long unread text, but not its last token. The texts that were long."""
+        pieces = [(state, piece) for state in states if (piece := self._piece(state)) is not None]
+        if pieces:
+            self._submit([piece for _, piece in pieces]).result()
+        for state, piece in pieces:
+            state.read(len(piece.tokens))
+        return [state for state, _ in pieces]
+
+    def _piece(self, state: Reading) -> Request | None:
+        """What is read of a long unread text at once; None of a short one."""
+        unread = state.unread[: max(0, state.known - 1 - state.rows.committed)]
+        if len(unread) < IN_PASSING:
+            return None
+        return Request.of_prompt(state.rows, unread[: self.model.prefill_size(len(unread))])
+
+    def level(self, growths: Sequence[Growth]) -> Sequence[Sequence[Distribution]]:
+        """Drafts of one text are read as one tree."""
+        texts = dict[Any, list[Growth]]()
+        for growth in growths:
+            texts.setdefault(growth.state, []).append(growth)
+        asked = [state.request(own) for state, own in texts.items()]
+        laws = dict[Growth, list[Distribution]]()
+        for (state, own), scores in zip(texts.items(), self._submit(asked).result(), strict=True):
+            laws.update(zip(own, state.found(scores, own), strict=True))
+        return [laws[growth] for growth in growths]
+
+    def _submit(self, requests: Sequence[Request]) -> Pending:
+        self.rows_read += sum(len(request.tokens) for request in requests)
+        return self.model.submit(requests)
