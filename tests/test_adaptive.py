@@ -16,10 +16,11 @@ from paceline.planning.adaptive import Adaptive
 from paceline.planning.backoff import BEARABLE, TRIED
 from paceline.planning.base import Draft, Outcome, Planner, Room
 from paceline.planning.chances import Reliability, Trust
-from paceline.planning.costs import TRUSTED, Costs
+from paceline.planning.costs import Costs
 from paceline.planning.effort import Effort
 from paceline.planning.fixed import Fixed
 from paceline.planning.knowledge import LEARNING, PROBING, SELDOM
+from paceline.planning.seconds import TRUSTED
 from paceline.planning.timing import Timing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
 from planned import VOCABULARY, Seconds, Source, World, chain, fan

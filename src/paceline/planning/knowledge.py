@@ -22,9 +22,10 @@ from paceline.planning.backoff import BEARABLE, LONGEST, RUN, BackOff, Steady
 from paceline.planning.base import Draft, Outcome, Why
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
-from paceline.planning.costs import TRUSTED, Costs, key_of
+from paceline.planning.costs import Costs, key_of
 from paceline.planning.effort import Effort
 from paceline.planning.levels import DEEPEST, MEASURED, Levels
+from paceline.planning.seconds import TRUSTED
 from paceline.planning.timing import Timing
 from paceline.recent import RecentRatio
 from paceline.tree import ROOT, DraftTree, Floats
