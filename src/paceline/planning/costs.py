@@ -50,7 +50,7 @@ class Costs:
         self._probed = tuple(probed)
         self._pace = 0.0
         self._now = 0
-        self._kept: dict[tuple[int, int], Floats] = {}
+        self._kept: dict[tuple[int, int], tuple[Floats, float]] = {}
         self._timings = tuple(timings)
         for timing in self._timings:
             curve, size = self._curve(timing.sequences, timing.length), size_of(timing.rows)
@@ -74,26 +74,29 @@ class Costs:
         return Costs(self._timings or (Timing(rows=1, seconds=1.0), Timing(rows=64, seconds=1.0 + 64 * UNTRIED)))
 
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
-        """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long. A
-        round is planned by them several times, so they are kept until the next one is noted."""
-        key = key_of(sequences, length)
-        kept = self._kept.get(key)
-        if kept is None or len(kept) <= most:
-            kept = self._kept[key] = self._computed(max(most, PLANNED), key)
-        return kept[: most + 1]
+        """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long."""
+        return self._read(most, key_of(sequences, length))[0][: most + 1]
 
-    def _computed(self, most: int, key: tuple[int, int]) -> Floats:
+    def tried(self, *, sequences: int = 1, length: int = 0) -> float:
+        """About the most rows of rounds that were seen: of such rounds, or of those most like them."""
+        return self._read(0, key_of(sequences, length))[1]
+
+    def _read(self, most: int, key: tuple[int, int]) -> tuple[Floats, float]:
+        """Seconds by rows, at least up to ``most``, and the most rows that were seen. A round is planned by them several
+        times, so they are kept until the next one is noted."""
+        kept = self._kept.get(key)
+        if kept is None or len(kept[0]) <= most:
+            kept = self._kept[key] = self._computed(max(most, PLANNED), key)
+        return kept
+
+    def _computed(self, most: int, key: tuple[int, int]) -> tuple[Floats, float]:
         known = self._nearest(key).trusted()
         places, values = rising(known.rows, self._believed(known), known.rounds)
         slope = UNTRIED * values[0]
         if len(places) > 1:
             steep = 1.0 if self._probed else STEEP
             slope = max(slope, steep * (values[-1] - values[0]) / (places[-1] - places[0]))
-        return lines(np.arange(most + 1), places, values, slope) * math.exp(self._pace)
-
-    def tried(self, *, sequences: int = 1, length: int = 0) -> float:
-        """About the most rows of rounds that were seen: of such rounds, or of those most like them."""
-        return float(self._nearest(key_of(sequences, length)).trusted().rows[-1])
+        return lines(np.arange(most + 1), places, values * math.exp(self._pace), slope * math.exp(self._pace)), places[-1]
 
     def note(self, timing: Timing) -> None:
         """A round was seen."""

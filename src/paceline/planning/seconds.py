@@ -36,11 +36,8 @@ class SizeClasses:
     def __init__(self, table: Floats | None = None) -> None:
         self._table = np.zeros((4, len(EDGES))) if table is None else table
         self.rows, self.weights, self.rounds, self.last = self._table
-
-    @property
-    def known(self) -> bool:
+        self.known = bool((self.rounds >= TRUSTED).any())
         """Whether any size was seen often enough."""
-        return bool(self.rounds.max() >= TRUSTED)
 
     def trusted(self) -> Self:
         """A copy of the sizes that were seen often enough, by their rows."""
@@ -54,18 +51,19 @@ class SizeClasses:
 
     def add(self, size: int, rows: int, weight: float, now: int = 0) -> None:
         """A round was seen. Of the first two of a size the quicker counts."""
-        _, known, rounds, _ = self._table[:, size].tolist()
+        before, known, rounds, _ = self._table[:, size].tolist()
         rounds = min(rounds + 1, MOST)
         share = 1 / rounds
         if rounds > TRUSTED:
             weight = known + share * min(SWING, max(-SWING, weight - known))
         elif rounds > 1:
             weight = min(weight, known)
-        self.put(size, self.rows[size] + share * (rows - self.rows[size]), weight, rounds, now)
+        self.put(size, before + share * (rows - before), weight, rounds, now)
 
     def put(self, size: int, rows: float, weight: float, rounds: float, now: int = 0) -> None:
         """What is known of a size."""
         self._table[:, size] = rows, weight, rounds, now
+        self.known |= rounds >= TRUSTED
 
 
 def rising(rows: Floats, weights: Floats, rounds: Floats) -> tuple[Floats, Floats]:
