@@ -61,7 +61,9 @@ class Adaptive(Planner):
             known = [self._known(room.context) for room in rooms]
             length = sum(len(room.context) for room in rooms) // len(rooms)
             most = {each: self._budget(each, known.count(each), length) for each in set(known)}
-            return [most[each].within(room.depth) for each, room in zip(known, rooms, strict=True)]
+            places = [(each, room.depth) for each, room in zip(known, rooms, strict=True)]
+            budgets = {(each, depth): most[each].within(depth) for each, depth in set(places)}
+            return [budgets[place] for place in places]
 
     def _budget(self, known: Knowledge, batch: int, length: int) -> Budget:
         """Begin a round of texts that share what is known: how large the draft of each may be."""
@@ -126,8 +128,7 @@ class Adaptive(Planner):
             gains = gains_of(weighed, choice.sent, known.trust.share, choice.why.price)
             known.levels.brought(gains[: now.levels] / now.texts)
         trees, why = weighed.parts(choice.sent), now.why
-        for tree in trees:
-            known.reach = max(0.97 * known.reach, len(tree))
+        known.reach = max(0.97 * known.reach, *map(len, trees))
         gains = weighed.sums(known.trust.share * weighed.free * choice.sent)
         rest = why.seconds, why.seconds_plain, why.rate, why.chance, why.price
         return [Cut(tree, Why(1.0 + gain, *rest)) for tree, gain in zip(trees, gains, strict=True)]

@@ -34,9 +34,9 @@ FORGOTTEN = 0.98
 
 _SCORES = len(EDGES) + 1
 DEEPEST = DEPTHS[-1] - 1
-_OF_DEPTH = (_SCORES * (np.searchsorted(DEPTHS, np.arange(1, DEPTHS[-1] + 1), side="right") - 1)).tolist()
+_OF_DEPTH = _SCORES * (np.searchsorted(DEPTHS, np.arange(1, DEPTHS[-1] + 1), side="right") - 1)
 """Depth - 1 -> the first class of its depth, which that of `DEEPEST` is for all below."""
-_EDGES: list[float] = EDGES.tolist()
+_EDGES, _FIRST = EDGES.tolist(), _OF_DEPTH.tolist()
 _OF_SOURCE = _SCORES * len(DEPTHS)
 """Classes of a source: its first one is this times its number."""
 
@@ -66,8 +66,8 @@ class Reliability:
 
     def __init__(self) -> None:
         self._sources: dict[str, int] = {}
-        self._seen, self._true = [0.0] * (4 * _OF_SOURCE), [0.0] * (4 * _OF_SOURCE)
-        self._claimed, self._came = [0.0] * 4, [0.0] * 4
+        self._seen, self._true = list[float](), list[float]()
+        self._claimed, self._came = list[float](), list[float]()
 
     def odds(self, trees: Sequence[DraftTree], depths: Sequence[int]) -> Floats:
         """The chance of every node of these drafts, one behind the other, to come true if its parent does."""
@@ -76,7 +76,7 @@ class Reliability:
         classes = (EDGES.searchsorted(scores) + self._first_classes(sources, depths)).tolist()
         bias = [(came + 1.0) / (claimed + 1.0) for came, claimed in zip(self._came, self._claimed, strict=True)]
         odds = np.exp(scores)
-        odds *= [bias[source] for source in sources]
+        odds *= np.array(bias).take(sources)
         np.fmin(odds, MOST, out=odds)
         odds *= PRIOR
         odds += [self._true[each] for each in classes]
@@ -93,13 +93,13 @@ class Reliability:
 
     def learn(self, tree: DraftTree, node: int, tokens: Sequence[int]) -> int | None:
         """The text went on with these tokens behind ``node``: where that leads in the draft, None if out of it."""
-        parents, drafted = tree.parents.tolist(), tree.tokens.tolist()
+        parents, drafted, scores = tree.parents.tolist(), tree.tokens.tolist(), tree.scores.tolist()
         depth = 0 if node == ROOT else len(tree.path(node))
         for token in tokens:
             reached = None
-            for child in children(tree, parents, node):
+            for child in _children(tree, parents, node):
                 came = drafted[child] == token
-                self._count(tree.sources[child], depth, float(tree.scores[child]), came)
+                self._count(self._number(tree.sources[child]), depth, scores[child], came)
                 if came:
                     reached = child
             if reached is None:
@@ -107,10 +107,9 @@ class Reliability:
             node, depth = reached, depth + 1
         return node
 
-    def _count(self, name: str, above: int, score: float, came: bool) -> None:
+    def _count(self, source: int, above: int, score: float, came: bool) -> None:
         """A node so many levels below the root's children came true, or did not."""
-        source = self._number(name)
-        place = source * _OF_SOURCE + _OF_DEPTH[min(above, DEEPEST)] + bisect_left(_EDGES, score)
+        place = source * _OF_SOURCE + _FIRST[above if above < DEEPEST else DEEPEST] + bisect_left(_EDGES, score)
         self._seen[place] = self._seen[place] * MEMORY + 1.0
         self._true[place] = self._true[place] * MEMORY + came
         self._claimed[source] = self._claimed[source] * MEMORY + math.exp(score)
@@ -119,25 +118,27 @@ class Reliability:
     @staticmethod
     def _first_classes(sources: Sequence[int], depths: Sequence[int]) -> Ints:
         """The first class of every node's source and depth."""
-        places = zip(sources, depths, strict=True)
-        return np.array([source * _OF_SOURCE + _OF_DEPTH[min(depth - 1, DEEPEST)] for source, depth in places], np.int64)
+        of_depth = _OF_DEPTH.take(np.fmin(depths, DEEPEST + 1) - 1)
+        return np.array(sources, np.int64) * _OF_SOURCE + of_depth
 
     def _number(self, source: str) -> int:
         """The number of a source, a new one for a name that was not met before."""
         number = self._sources.get(source)
         if number is None:
             number = self._sources[source] = len(self._sources)
-            if number == len(self._claimed):
-                for table, more in ((self._seen, _OF_SOURCE), (self._true, _OF_SOURCE), (self._claimed, 1), (self._came, 1)):
-                    table += [0.0] * more
+            self._seen += [0.0] * _OF_SOURCE
+            self._true += [0.0] * _OF_SOURCE
+            self._claimed.append(0.0)
+            self._came.append(0.0)
         return number
 
 
-def children(tree: DraftTree, parents: Sequence[int], node: int) -> Sequence[int]:
+def _children(tree: DraftTree, parents: list[int], node: int) -> Sequence[int]:
     """The nodes of a draft that were verified behind this one; ``parents`` are the draft's."""
     if tree.probes is not None:
-        return tree.children(node).tolist()
-    below = node + 1
-    if parents[below : below + 1] == [node] and node not in parents[below + 1 :]:
-        return (below,)
-    return [child for child in range(below, len(parents)) if parents[child] == node]
+        found: list[int] = tree.children(node).tolist()
+        return found
+    count = parents.count(node)
+    if count < 2:
+        return (parents.index(node),) if count else ()
+    return [child for child, parent in enumerate(parents) if parent == node]

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.planning.base import Why
-from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats
+from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats, is_chain
 
 FEW, WIDENING = 8, 2
 """A round may score this many rows, or this many times as many as were tried before, probes apart: so a step too far
@@ -67,7 +67,7 @@ class Weighed(NamedTuple):
     @property
     def ends(self) -> list[int]:
         """Of each draft, where the nodes of the next one begin."""
-        return [*accumulate(map(len, self.trees))]
+        return [*accumulate(len(tree.tokens) for tree in self.trees)]
 
     def within(self, counts: Sequence[int]) -> Weighed:
         """The same with no chance for any but so many likeliest nodes of each draft, so that no others are chosen."""
@@ -91,23 +91,27 @@ class Weighed(NamedTuple):
 
     def sums(self, values: Floats | Bools) -> list[float]:
         """What these values of all nodes add up to in each draft."""
-        totals = [0.0, *np.cumsum(values).tolist()]
-        ends = self.ends
-        return [totals[end] - totals[end - len(tree)] for end, tree in zip(ends, self.trees, strict=True)]
+        totals = [0.0, *values.cumsum().tolist()]
+        return [totals[end] - totals[end - len(tree.tokens)] for end, tree in zip(self.ends, self.trees, strict=True)]
 
     def parts(self, sent: Bools) -> list[DraftTree]:
         """The chosen nodes of each draft. Of one with sampled nodes as many from its beginning, so that no value
         decides."""
-        chosen = sent.tolist()
-        return [_part(tree, chosen[end - len(tree) : end]) for tree, end in zip(self.trees, self.ends, strict=True)]
+        if sent.all():
+            return list(self.trees)
+        return [
+            _part(tree, sent[end - len(tree) : end], int(count))
+            for tree, end, count in zip(self.trees, self.ends, self.sums(sent), strict=True)
+        ]
 
 
-def _part(tree: DraftTree, chosen: list[bool]) -> DraftTree:
-    count = sum(chosen)
+def _part(tree: DraftTree, chosen: Bools, count: int) -> DraftTree:
+    if count == len(tree):
+        return tree
     if not count:
         return EMPTY
-    if tree.drawn or all(chosen[:count]):
-        return tree.head(count) if tree.probes is None or count < len(tree) else tree
+    if tree.drawn or is_chain(tree.parents):
+        return tree.head(count)
     return tree.select(np.flatnonzero(chosen))
 
 

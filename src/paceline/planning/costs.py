@@ -82,8 +82,8 @@ class Costs:
         return self._read(0, key_of(sequences, length))[1]
 
     def _read(self, most: int, key: tuple[int, int]) -> tuple[Floats, float]:
-        """Seconds by rows, at least up to ``most``, and the most rows that were seen. A round is planned by them several
-        times, so they are kept until the next one is noted."""
+        """Seconds by rows, at least up to ``most``, and about the most rows that were seen. A round is planned by them
+        several times, so they are kept until the next one is noted."""
         kept = self._kept.get(key)
         if kept is None or len(kept[0]) <= most:
             kept = self._kept[key] = self._computed(max(most, PLANNED), key)
@@ -96,7 +96,9 @@ class Costs:
         if len(places) > 1:
             steep = 1.0 if self._probed else STEEP
             slope = max(slope, steep * (values[-1] - values[0]) / (places[-1] - places[0]))
-        return lines(np.arange(most + 1), places, values * math.exp(self._pace), slope * math.exp(self._pace)), places[-1]
+        return lines(np.arange(most + 1), places, values * math.exp(self._pace), slope * math.exp(self._pace)), places[
+            -1
+        ]
 
     def note(self, timing: Timing) -> None:
         """A round was seen."""
