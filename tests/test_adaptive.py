@@ -16,10 +16,11 @@ from paceline.planning.adaptive import Adaptive
 from paceline.planning.backoff import BEARABLE, TRIED
 from paceline.planning.base import Draft, Outcome, Planner, Room
 from paceline.planning.chances import Reliability, Trust
-from paceline.planning.costs import TRUSTED, Costs
+from paceline.planning.costs import Costs
 from paceline.planning.effort import Effort
 from paceline.planning.fixed import Fixed
 from paceline.planning.knowledge import LEARNING, PROBING, SELDOM
+from paceline.planning.seconds import TRUSTED
 from paceline.planning.timing import Timing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
 from planned import VOCABULARY, Seconds, Source, World, chain, fan
@@ -217,7 +218,7 @@ def test_what_was_not_sent_is_learnt_from_all_the_same() -> None:
     assert sum(world.sent) == 0
     tree = DraftTree.chain([1, 2, 3], source="chain", scores=np.log([0.1] * 3))
     known = made._known(context())
-    assert known.reliability.odds(tree, tree.depths()).min() > 0.75
+    assert known.reliability.odds([tree], tree.depths()).min() > 0.75
 
 
 def test_of_many_doubtful_nodes_the_chosen_bring_less_than_each_of_its_kind_and_that_is_learnt() -> None:
@@ -280,7 +281,7 @@ def test_a_draft_over_its_budget_is_cut_by_what_came_true_and_not_by_what_was_cl
     World(SOURCES["boastful"], CURVES["flat"]).ride(made, 200)
     boastful = DraftTree.chain([1, 2, 3], source="chain", scores=np.log([0.95] * 3))
     unknown = DraftTree.chain([4, 5], source="modest", scores=np.log([0.6, 0.9]))
-    weighed = made._known(one).weigh(boastful)
+    weighed = made._known(one).weigh([boastful])
     assert weighed.paths[0] == pytest.approx(0.3, abs=0.12)
     assert weighed.paths[2] < 0.1
     [cut] = made.cut([Draft(one, merge([boastful, unknown]), Budget(2, 8))])
@@ -526,11 +527,11 @@ def test_scores_are_believed_as_far_as_they_came_true() -> None:
         tree = DraftTree.build([1, 2], [ROOT, ROOT], scores=np.log([0.6, 0.3]), source="one")
         seen.learn(tree, ROOT, [1 if rng.random() < 0.2 else 2 if rng.random() < 0.75 else 3])
     tree = DraftTree.build([1, 2, 3], [ROOT] * 3, scores=np.log([0.6, 0.3, 0.6]), source="one")
-    first, second, _ = seen.odds(tree, tree.depths())
+    first, second, _ = seen.odds([tree], tree.depths())
     assert first == pytest.approx(0.2, abs=0.08)
     assert second == pytest.approx(0.6, abs=0.1)
     stranger = DraftTree.chain([1], scores=[np.log(0.6)], source="another")
-    assert seen.odds(stranger, stranger.depths())[0] == pytest.approx(0.6)
+    assert seen.odds([stranger], stranger.depths())[0] == pytest.approx(0.6)
 
 
 def test_nodes_behind_one_that_was_wrong_say_nothing() -> None:
@@ -538,7 +539,7 @@ def test_nodes_behind_one_that_was_wrong_say_nothing() -> None:
     tree = DraftTree.chain([1, 2], scores=np.log([0.5, 0.5]), source="one")
     for _ in range(50):
         assert seen.learn(tree, ROOT, [7]) is None
-    before, after = seen.odds(tree, tree.depths())
+    before, after = seen.odds([tree], tree.depths())
     assert before < 0.05
     assert after > before  # nothing was seen of its depth: what its source claims, less what it was wrong by
 

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from threading import RLock
 from weakref import WeakKeyDictionary
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter
-from paceline.planning.base import Cut, Draft, Outcome, Planner, Room
+from paceline.planning.base import Cut, Draft, Outcome, Planner, Room, Why
 from paceline.planning.choice import ChosenNodes, Weighed
 from paceline.planning.costs import Costs
 from paceline.planning.effort import Effort
@@ -62,7 +61,9 @@ class Adaptive(Planner):
             known = [self._known(room.context) for room in rooms]
             length = sum(len(room.context) for room in rooms) // len(rooms)
             most = {each: self._budget(each, known.count(each), length) for each in set(known)}
-            return [most[each].within(room.depth) for each, room in zip(known, rooms, strict=True)]
+            places = [(each, room.depth) for each, room in zip(known, rooms, strict=True)]
+            budgets = {(each, depth): most[each].within(depth) for each, depth in set(places)}
+            return [budgets[place] for place in places]
 
     def _budget(self, known: Knowledge, batch: int, length: int) -> Budget:
         """Begin a round of texts that share what is known: how large the draft of each may be."""
@@ -78,7 +79,7 @@ class Adaptive(Planner):
         with self._lock:
             length = sum(len(draft.context) for draft in drafts) // len(drafts)
             known = [self._known(draft.context) for draft in drafts]
-            wanted = [self._wants(each, draft, length) for each, draft in zip(known, drafts, strict=True)]
+            wanted = [self._wants(each, draft) for each, draft in zip(known, drafts, strict=True)]
             texts = Counter(each for each, wants in zip(known, wanted, strict=True) if wants)
             levels = {each: self._levels(each, count, length) for each, count in texts.items()}
             return [
@@ -87,9 +88,9 @@ class Adaptive(Planner):
             ]
 
     @staticmethod
-    def _wants(known: Knowledge, draft: Draft, length: int) -> bool:
+    def _wants(known: Knowledge, draft: Draft) -> bool:
         """Whether, beside a cheap draft of this class, the expensive part has been worth its time."""
-        return not known.live or not known.expensive[known.class_of(known.within(draft), len(draft.context))].active
+        return not known.live or not known.expensive[known.class_of(draft)].active
 
     def _levels(self, known: Knowledge, texts: int, length: int) -> int:
         """How many levels of it pay for so many texts; all where that is not known by level."""
@@ -111,11 +112,11 @@ class Adaptive(Planner):
 
     def _cut(self, known: Knowledge, drafts: Sequence[Draft]) -> list[Cut]:
         length = sum(len(draft.context) for draft in drafts) // len(drafts)
-        weighed = [known.within(draft) for draft in drafts]
+        weighed = known.within(drafts)
         now, choice = known.round, known.choose(weighed, length)
         now.value, now.why = choice.value, choice.why
-        if any(one.held is not None for one in weighed):
-            bare = [one.bare() for one in weighed]
+        if weighed.held is not None:
+            bare = weighed.bare()
             without = known.choose(bare, length)
             now.probed = min(0.0, now.value) / now.batch >= -max(0.0, known.saved)
             now.value = without.value
@@ -124,42 +125,40 @@ class Adaptive(Planner):
         if known.live and any(draft.cheap is not None for draft in drafts):
             self._note_expensive(known, drafts, weighed, choice, length)
         elif now.levels:
-            gains = gains_of(weighed, choice, known.trust.share, choice.why.price)
+            gains = gains_of(weighed, choice.sent, known.trust.share, choice.why.price)
             known.levels.brought(gains[: now.levels] / now.texts)
-        cuts = []
-        for one, nodes in zip(weighed, choice.nodes, strict=True):
-            tree = one.part(nodes)
-            known.reach = max(0.97 * known.reach, len(tree))
-            gain = known.trust.share * float(one.free[nodes].sum())
-            cuts.append(Cut(tree, replace(now.why, tokens=1.0 + gain)))
-        return cuts
+        trees, why = weighed.parts(choice.sent), now.why
+        known.reach = max(0.97 * known.reach, *map(len, trees))
+        gains = weighed.sums(known.trust.share * weighed.free * choice.sent)
+        rest = why.seconds, why.seconds_plain, why.rate, why.chance, why.price
+        return [Cut(tree, Why(1.0 + gain, *rest)) for tree, gain in zip(trees, gains, strict=True)]
 
     def _note_expensive(
-        self, known: Knowledge, drafts: Sequence[Draft], weighed: Sequence[Weighed], choice: ChosenNodes, length: int
+        self, known: Knowledge, drafts: Sequence[Draft], weighed: Weighed, choice: ChosenNodes, length: int
     ) -> None:
         """Note which expensive parts ran and which were left out, and what the round would be worth without them."""
-        now, offered, passed = known.round, list(weighed), set[int]()
+        now, without, passed = known.round, list(drafts), set[int]()
         for number, draft in enumerate(drafts):
             if draft.cheap is None:
                 continue
-            cheap = known.within(draft._replace(tree=draft.cheap))
-            kind = known.class_of(cheap, len(draft.context))
+            cheap = draft._replace(tree=draft.cheap)
+            kind = known.class_of(cheap)
             if draft.levels:
                 now.enriched.add(kind)
                 now.texts += 1
                 now.levels = max(now.levels, min(draft.levels, max(1, self._costly_levels)))
-                offered[number] = cheap
+                without[number] = cheap
             else:
                 passed.add(kind)
         for kind in passed - now.enriched:  # once a round, however many texts it has
             known.expensive[kind].passed()
         if now.enriched:
+            offered = known.within(without)
             bare = known.choose(offered, length)
             now.offered = bare.value
-            gains = [
-                gains_of(*each, known.trust.share, choice.why.price) for each in ((weighed, choice), (offered, bare))
-            ]
-            known.levels.brought((gains[0] - gains[1])[: now.levels] / now.texts)
+            share, price = known.trust.share, choice.why.price
+            gains = gains_of(weighed, choice.sent, share, price) - gains_of(offered, bare.sent, share, price)
+            known.levels.brought(gains[: now.levels] / now.texts)
 
     def review(self, outcomes: Sequence[Outcome]) -> None:
         with self._lock:

@@ -42,7 +42,7 @@ class Draft(NamedTuple):
         return self.tree.top(self.budget.nodes, paths)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Why:
     """A planner's expectations of the part that it chose, and of sending nothing."""
 
@@ -67,8 +67,7 @@ class Cut(NamedTuple):
     why: Why | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The outcome of one sequence's round. Sequences of one forward are reviewed together and share its seconds."""
 
     context: Context

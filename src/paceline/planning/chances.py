@@ -8,15 +8,13 @@ within a few rounds, whatever it claims.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline.tree import DraftTree
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from paceline.tree import ROOT, DraftTree, Floats, Ints
 
 EDGES = np.log([0.01, 0.03, 0.06, 0.1, 0.17, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.92, 0.97, 0.99])
 """Log-probabilities between two of which scores count as equal."""
@@ -35,8 +33,10 @@ FORGOTTEN = 0.98
 """The weight that earlier rounds keep with each new one, in promised tokens and those that came true."""
 
 _SCORES = len(EDGES) + 1
-_OF_DEPTH = _SCORES * (np.searchsorted(DEPTHS, np.arange(1, 65), side="right") - 1)
-"""Depth - 1 -> the first class of its depth."""
+DEEPEST = DEPTHS[-1] - 1
+_OF_DEPTH = _SCORES * (np.searchsorted(DEPTHS, np.arange(1, DEPTHS[-1] + 1), side="right") - 1)
+"""Depth - 1 -> the first class of its depth, which that of `DEEPEST` is for all below."""
+_EDGES, _FIRST = EDGES.tolist(), _OF_DEPTH.tolist()
 _OF_SOURCE = _SCORES * len(DEPTHS)
 """Classes of a source: its first one is this times its number."""
 
@@ -66,74 +66,79 @@ class Reliability:
 
     def __init__(self) -> None:
         self._sources: dict[str, int] = {}
-        self._seen, self._true = np.zeros(4 * _OF_SOURCE), np.zeros(4 * _OF_SOURCE)
-        self._claimed, self._came = np.zeros(4), np.zeros(4)
+        self._seen, self._true = list[float](), list[float]()
+        self._claimed, self._came = list[float](), list[float]()
 
-    def odds(self, tree: DraftTree, depths: Ints) -> Floats:
-        """Every node's chance to come true if its parent does."""
-        source, depth, score = self._classes(tree, depths)
-        where = source * _OF_SOURCE + depth + score
-        odds = np.exp(tree.scores)
-        odds *= ((self._came + 1.0) / (self._claimed + 1.0)).take(source)
+    def odds(self, trees: Sequence[DraftTree], depths: Sequence[int]) -> Floats:
+        """The chance of every node of these drafts, one behind the other, to come true if its parent does."""
+        scores = trees[0].scores if len(trees) == 1 else np.concatenate([tree.scores for tree in trees])
+        sources = [self._number(source) for tree in trees for source in tree.sources]
+        classes = (EDGES.searchsorted(scores) + self._first_classes(sources, depths)).tolist()
+        bias = [(came + 1.0) / (claimed + 1.0) for came, claimed in zip(self._came, self._claimed, strict=True)]
+        odds = np.exp(scores)
+        odds *= np.array(bias).take(sources)
         np.fmin(odds, MOST, out=odds)
         odds *= PRIOR
-        odds += self._true.take(where)
-        odds /= self._seen.take(where) + PRIOR
+        odds += [self._true[each] for each in classes]
+        odds /= np.array([self._seen[each] for each in classes]) + PRIOR
         np.fmax(odds, LEAST, out=odds)
         return np.fmin(odds, MOST, out=odds)
 
-    def levels(self, tree: DraftTree, depths: Ints) -> Floats:
+    def levels(self, tree: DraftTree, depths: Sequence[int]) -> Floats:
         """The same chances by source and depth alone, for sampled nodes, which may not be cut by their value."""
-        source, depth, _ = self._classes(tree, depths)
-        where = (source * _OF_SOURCE + depth) // _SCORES
-        seen, true = (table.reshape(-1, _SCORES).sum(axis=1) for table in (self._seen, self._true))
+        where = self._first_classes([self._number(source) for source in tree.sources], depths) // _SCORES
+        seen, true = (np.reshape(table, (-1, _SCORES)).sum(axis=1) for table in (self._seen, self._true))
         odds: Floats = np.clip((true[where] + 1.0) / (seen[where] + 2.0), LEAST, MOST)
         return odds
 
     def learn(self, tree: DraftTree, node: int, tokens: Sequence[int]) -> int | None:
         """The text went on with these tokens behind ``node``: where that leads in the draft, None if out of it."""
-        classes: tuple[Ints, Ints, Ints] | None = None
+        parents, drafted, scores = tree.parents.tolist(), tree.tokens.tolist(), tree.scores.tolist()
+        depth = 0 if node == ROOT else len(tree.path(node))
         for token in tokens:
-            children = tree.children(node)
-            if len(children) == 0:
+            reached = None
+            for child in _children(tree, parents, node):
+                came = drafted[child] == token
+                self._count(self._number(tree.sources[child]), depth, scores[child], came)
+                if came:
+                    reached = child
+            if reached is None:
                 return None
-            classes = classes or self._classes(tree, tree.depths())
-            source, depth, score = (part.take(children) for part in classes)
-            came = tree.tokens.take(children) == token
-            self._count(source, source * _OF_SOURCE + depth + score, came, tree.scores.take(children))
-            if not came.any():
-                return None
-            node = int(children[came.argmax()])
+            node, depth = reached, depth + 1
         return node
 
-    def _count(self, sources: Ints, where: Ints, came: NDArray[np.bool_], scores: Floats) -> None:
-        seen, true = self._seen.data, self._true.data  # a number of an array is read in twice the time
-        claimed, arrived = self._claimed.data, self._came.data
-        columns = (part.tolist() for part in (sources, where, came, np.exp(scores)))
-        for source, place, comes, claim in zip(*columns, strict=True):
-            seen[place] = seen[place] * MEMORY + 1.0
-            true[place] = true[place] * MEMORY + comes
-            claimed[source] = claimed[source] * MEMORY + claim
-            arrived[source] = arrived[source] * MEMORY + comes
+    def _count(self, source: int, above: int, score: float, came: bool) -> None:
+        """A node so many levels below the root's children came true, or did not."""
+        place = source * _OF_SOURCE + _FIRST[above if above < DEEPEST else DEEPEST] + bisect_left(_EDGES, score)
+        self._seen[place] = self._seen[place] * MEMORY + 1.0
+        self._true[place] = self._true[place] * MEMORY + came
+        self._claimed[source] = self._claimed[source] * MEMORY + math.exp(score)
+        self._came[source] = self._came[source] * MEMORY + came
 
-    def _classes(self, tree: DraftTree, depths: Ints) -> tuple[Ints, Ints, Ints]:
-        """Every node's source by its number, the first class of its depth, and that of its score."""
-        return self._numbers(tree.sources), _OF_DEPTH.take(np.fmin(depths, 64) - 1), EDGES.searchsorted(tree.scores)
+    @staticmethod
+    def _first_classes(sources: Sequence[int], depths: Sequence[int]) -> Ints:
+        """The first class of every node's source and depth."""
+        of_depth = _OF_DEPTH.take(np.fmin(depths, DEEPEST + 1) - 1)
+        return np.array(sources, np.int64) * _OF_SOURCE + of_depth
 
-    def _numbers(self, sources: tuple[str, ...]) -> Ints:
-        """A number per source, a new one for a name that was not met before."""
-        known = self._sources
-        try:
-            return np.array([known[source] for source in sources], np.int64)
-        except KeyError:
-            for source in sources:
-                known.setdefault(source, len(known))
-            self._grow()
-            return self._numbers(sources)
+    def _number(self, source: str) -> int:
+        """The number of a source, a new one for a name that was not met before."""
+        number = self._sources.get(source)
+        if number is None:
+            number = self._sources[source] = len(self._sources)
+            self._seen += [0.0] * _OF_SOURCE
+            self._true += [0.0] * _OF_SOURCE
+            self._claimed.append(0.0)
+            self._came.append(0.0)
+        return number
 
-    def _grow(self) -> None:
-        if (more := len(self._sources) - len(self._claimed)) > 0:
-            self._seen, self._true = (
-                np.append(table, np.zeros(more * _OF_SOURCE)) for table in (self._seen, self._true)
-            )
-            self._claimed, self._came = (np.append(table, np.zeros(more)) for table in (self._claimed, self._came))
+
+def _children(tree: DraftTree, parents: list[int], node: int) -> Sequence[int]:
+    """The nodes of a draft that were verified behind this one; ``parents`` are the draft's."""
+    if tree.probes is not None:
+        found: list[int] = tree.children(node).tolist()
+        return found
+    count = parents.count(node)
+    if count < 2:
+        return (parents.index(node),) if count else ()
+    return [child for child, parent in enumerate(parents) if parent == node]

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from paceline.planning.base import Why
-from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats
+from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats, is_chain
 
 FEW, WIDENING = 8, 2
 """A round may score this many rows, or this many times as many as were tried before, probes apart: so a step too far
@@ -29,58 +30,99 @@ costs little."""
 
 
 class Weighed(NamedTuple):
-    """A draft with the chance of every node's whole path, and the nodes that must go if anything goes."""
+    """Drafts that are scored together, one behind the other, with the chance of every node's whole path."""
 
-    tree: DraftTree
+    trees: Sequence[DraftTree]
+    depths: Sequence[int]
     paths: Floats
     held: Bools | None
+    """The nodes that must go if anything goes, if there are any."""
 
     @classmethod
-    def of(cls, tree: DraftTree, odds: Floats) -> Weighed:
-        """``odds`` are each node's chance to come true if its parent does."""
-        return cls(tree, along_paths(tree, odds), None if tree.probes is None else tree.under_probes())
+    def of(cls, trees: Sequence[DraftTree], chances: Callable[[Sequence[DraftTree], Sequence[int]], Floats]) -> Weighed:
+        """``chances`` says how likely each node is to come true if its parent does, from the drafts and the depths."""
+        parents, depths = list[int](), list[int]()
+        for tree in trees:
+            start = len(parents)
+            for parent in tree.parents.tolist():
+                parents.append(parent if parent == ROOT else parent + start)
+                depths.append(1 if parent == ROOT else depths[parent + start] + 1)
+        paths = chances(trees, depths).tolist() if depths else []
+        for node, parent in enumerate(parents):
+            if parent != ROOT:
+                paths[node] *= paths[parent]
+        held = None
+        if any(tree.probes is not None for tree in trees):
+            none = np.zeros(0, np.bool_)
+            held = np.concatenate(
+                [none, *(np.zeros(len(t), np.bool_) if t.probes is None else t.under_probes() for t in trees)]
+            )
+        return cls(trees, depths, np.array(paths), held)
 
     @property
     def free(self) -> Floats:
         """The chances of the nodes there is a choice about."""
         return self.paths if self.held is None else np.where(self.held, 0.0, self.paths)
 
-    def within(self, count: int) -> Weighed:
-        """The same with no chance for any but the ``count`` likeliest nodes, so that no others are chosen."""
-        if count >= len(self.paths):
-            return self
+    @property
+    def ends(self) -> list[int]:
+        """Of each draft, where the nodes of the next one begin."""
+        return [*accumulate(len(tree.tokens) for tree in self.trees)]
+
+    def within(self, counts: Sequence[int]) -> Weighed:
+        """The same with no chance for any but so many likeliest nodes of each draft, so that no others are chosen."""
         paths = self.paths.copy()
-        paths[(-paths).argsort(kind="stable")[count:]] = 0.0
+        for end, tree, count in zip(self.ends, self.trees, counts, strict=True):
+            if count < len(tree):
+                own = paths[end - len(tree) : end]
+                own[(-own).argsort(kind="stable")[count:]] = 0.0
         return self._replace(paths=paths)
 
     def bare(self) -> Weighed:
-        """The draft without probes and the nodes below them."""
-        probes = self.tree.probes
-        if probes is None:
-            return self
-        kept = ~probes
-        for node, parent in enumerate(self.tree.parents.tolist()):
+        """The drafts without probes and the nodes below them."""
+        kept, start = list[int](), 0
+        trees = list[DraftTree]()
+        for tree in self.trees:
+            nodes = np.flatnonzero(_beside_probes(tree))
+            kept += (nodes + start).tolist()
+            start += len(tree)
+            trees.append(tree if tree.probes is None else replace(tree.select(nodes, drawn=tree.drawn), probes=None))
+        return Weighed(trees, [self.depths[node] for node in kept], self.paths[kept], None)
+
+    def sums(self, values: Floats | Bools) -> list[float]:
+        """What these values of all nodes add up to in each draft."""
+        totals = [0.0, *values.cumsum().tolist()]
+        return [totals[end] - totals[end - len(tree.tokens)] for end, tree in zip(self.ends, self.trees, strict=True)]
+
+    def parts(self, sent: Bools) -> list[DraftTree]:
+        """The chosen nodes of each draft. Of one with sampled nodes as many from its beginning, so that no value
+        decides."""
+        if sent.all():
+            return list(self.trees)
+        return [
+            _part(tree, sent[end - len(tree) : end], int(count))
+            for tree, end, count in zip(self.trees, self.ends, self.sums(sent), strict=True)
+        ]
+
+
+def _part(tree: DraftTree, chosen: Bools, count: int) -> DraftTree:
+    if count == len(tree):
+        return tree
+    if not count:
+        return EMPTY
+    if tree.drawn or is_chain(tree.parents):
+        return tree.head(count)
+    return tree.select(np.flatnonzero(chosen))
+
+
+def _beside_probes(tree: DraftTree) -> Bools:
+    """The nodes that are no probes and have none above them."""
+    kept = np.ones(len(tree), np.bool_)
+    if tree.probes is not None:
+        kept = ~tree.probes
+        for node, parent in enumerate(tree.parents.tolist()):
             kept[node] &= parent == ROOT or kept[parent]
-        nodes = np.flatnonzero(kept)
-        tree = replace(self.tree.select(nodes, drawn=self.tree.drawn), probes=None)
-        return Weighed(tree, self.paths[nodes], None)
-
-    def part(self, nodes: Bools) -> DraftTree:
-        """The chosen nodes. Of a draft with sampled nodes as many from its beginning, so that no value decides."""
-        if nodes.all():
-            return self.tree
-        if not nodes.any():
-            return EMPTY
-        return self.tree.head(int(nodes.sum())) if self.tree.drawn else self.tree.select(np.flatnonzero(nodes))
-
-
-def along_paths(tree: DraftTree, odds: Floats) -> Floats:
-    """The chance of every node's whole path."""
-    paths = odds.tolist()
-    for node, parent in enumerate(tree.parents.tolist()):
-        if parent != ROOT:
-            paths[node] *= paths[parent]
-    return np.array(paths)
+    return kept
 
 
 class RoundCosts(NamedTuple):
@@ -99,19 +141,21 @@ class RoundCosts(NamedTuple):
 
 
 class ChosenNodes(NamedTuple):
-    """The nodes of each draft that are worth scoring, what they are worth beyond their time (in tokens), and why."""
+    """The nodes that are worth scoring, what they are worth beyond their time (in tokens), and why."""
 
-    nodes: list[Bools]
+    sent: Bools
     value: float
     why: Why
 
 
-def choose(drafts: Sequence[Weighed], machine: RoundCosts) -> ChosenNodes:
+def choose(drafts: Weighed, machine: RoundCosts) -> ChosenNodes:
     """The best part of drafts that are scored together."""
-    held = sum(0 if one.held is None else int(one.held.sum()) for one in drafts)
-    chances = np.concatenate([one.free for one in drafts])
-    order = np.argsort(-chances, kind="stable")
-    gains = machine.share * np.concatenate([[0.0], np.cumsum(chances[order])])
+    held = 0 if drafts.held is None else int(drafts.held.sum())
+    chances = drafts.free
+    order = (-chances).argsort(kind="stable")
+    gains = np.zeros(len(order) + 1)
+    chances[order].cumsum(out=gains[1:])
+    gains *= machine.share
     first = machine.batch + held
     seconds = machine.seconds(first + len(order))
     plain = float(seconds[machine.batch])
@@ -119,13 +163,8 @@ def choose(drafts: Sequence[Weighed], machine: RoundCosts) -> ChosenNodes:
     values = gains - rate * (seconds[first:] - plain)
     most = max(FEW, int(WIDENING * machine.tried)) - machine.batch
     count = int(values[: 1 + max(0, most)].argmax())
-    sent = np.zeros(len(order), np.bool_)
+    sent = np.zeros(len(order), np.bool_) if drafts.held is None else drafts.held.copy()
     sent[order[:count]] = True
-    chosen, start = [], 0
-    for one in drafts:
-        nodes = sent[start : start + len(one.tree)]
-        chosen.append(nodes if one.held is None else nodes | one.held)
-        start += len(one.tree)
     why = Why(
         tokens=machine.batch + float(gains[count]),
         seconds=float(seconds[first + count]),
@@ -134,4 +173,4 @@ def choose(drafts: Sequence[Weighed], machine: RoundCosts) -> ChosenNodes:
         chance=float(gains[1]) if len(order) else 0.0,
         price=rate * float(seconds[min(first + 1, len(seconds) - 1)] - plain),
     )
-    return ChosenNodes(chosen, float(values[count]), why)
+    return ChosenNodes(sent, float(values[count]), why)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from paceline.errors import InputError
 from paceline.files.shape import Amount, Count
+from paceline.planning.seconds import lines
 from paceline.planning.timing import Rows, Timing
-
-Floats = NDArray[np.float64]
+from paceline.tree import Floats
 
 
 class CurveReading(NamedTuple):
@@ -64,12 +64,8 @@ class Curves:
     def seconds(self, rows: NDArray[np.integer] | Floats, sequences: int = 1, length: int = 0) -> Floats:
         """Seconds of rounds of so many rows in all."""
         sizes, seconds = self._curves[self.nearest(sequences, length)]
-        wanted = np.asarray(rows, np.float64)
-        found: Floats = np.interp(wanted, sizes, seconds)
-        if len(sizes) > 1:
-            slope = max(0.0, float((seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])))
-            found = found + np.maximum(0.0, wanted - sizes[-1]) * slope
-        return found
+        slope = 0.0 if len(sizes) == 1 else float((seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2]))
+        return lines(np.asarray(rows, np.float64), sizes, seconds, max(0.0, slope))
 
 
 def with_reading(timings: Iterable[Timing], readings: Iterable[CurveReading], top: int) -> tuple[Timing, ...]:
@@ -84,12 +80,6 @@ def with_reading(timings: Iterable[Timing], readings: Iterable[CurveReading], to
     if not top or not by_top:
         return timings
     rows = by_top[min(by_top, key=lambda known: abs(known - top))]
-    sizes = sorted(rows)
-    taken = np.array([rows[size] for size in sizes])
-    last = taken[-1] / sizes[-1]
-
-    def read(size: int) -> float:
-        within = float(np.interp(size, sizes, taken))
-        return within + max(0, size - sizes[-1]) * float(last)
-
-    return tuple(replace(timing, seconds=timing.seconds + read(timing.rows)) for timing in timings)
+    sizes, taken = np.array(sorted(rows), np.float64), np.array([rows[size] for size in sorted(rows)])
+    read = lines(np.array([timing.rows for timing in timings]), sizes, taken, float(taken[-1] / sizes[-1])).tolist()
+    return tuple(replace(one, seconds=one.seconds + more) for one, more in zip(timings, read, strict=True))

@@ -21,13 +21,14 @@ from paceline.drafters.base import Budget
 from paceline.planning.backoff import BEARABLE, LONGEST, RUN, BackOff, Steady
 from paceline.planning.base import Draft, Outcome, Why
 from paceline.planning.chances import Reliability, Trust
-from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, along_paths, choose
-from paceline.planning.costs import TRUSTED, Costs, key_of
+from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, choose
+from paceline.planning.costs import Costs, key_of
 from paceline.planning.effort import Effort
 from paceline.planning.levels import DEEPEST, MEASURED, Levels
+from paceline.planning.seconds import TRUSTED
 from paceline.planning.timing import Timing
 from paceline.recent import RecentRatio
-from paceline.tree import ROOT, DraftTree, Floats
+from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats
 
 PROBING = 0.005
 """The share of time that may go into drafts, or into sources, which have not been worth their time."""
@@ -87,6 +88,8 @@ class RoundState:
     """The number of drafts beside which it ran."""
     levels: int = 0
     """The most levels that it was asked for."""
+    kinds: dict[DraftTree, int] = field(default_factory=dict)
+    """The classes of cheap drafts, by the draft."""
 
 
 @dataclass(eq=False)
@@ -212,21 +215,32 @@ class Knowledge:
         batch = self.round.batch
         return self.costs.knows_plain(batch, length) or self.waited[key_of(batch, length)] > TRUSTED
 
-    def weigh(self, tree: DraftTree) -> Weighed:
-        """A draft with the chances of its nodes."""
-        return Weighed.of(tree, self._odds(tree))
+    def weigh(self, trees: Sequence[DraftTree]) -> Weighed:
+        """Drafts with the chances of their nodes."""
+        return Weighed.of(trees, self._odds)
 
-    def within(self, draft: Draft) -> Weighed:
-        """As much of a draft as its budget has room for."""
-        tree, nodes = draft.tree, draft.budget.nodes
-        if len(tree) > nodes and (tree.drawn or tree.probes is not None):
-            return self.weigh(draft.within(along_paths(tree, self._odds(tree))))
-        return self.weigh(tree).within(nodes)
+    def within(self, drafts: Sequence[Draft]) -> Weighed:
+        """As much of drafts as their budgets have room for."""
+        trees = [draft.tree for draft in drafts]
+        weighed = self.weigh(trees)
+        if all(len(draft.tree) <= draft.budget.nodes for draft in drafts):
+            return weighed
+        if any(tree.drawn or tree.probes is not None for tree in trees):
+            weighed = self.weigh([draft.within(self.weigh([draft.tree]).paths) for draft in drafts])
+        return weighed.within([draft.budget.nodes for draft in drafts])
 
-    def _odds(self, tree: DraftTree) -> Floats:
-        return (self.reliability.levels if tree.drawn else self.reliability.odds)(tree, tree.depths())
+    def _odds(self, trees: Sequence[DraftTree], depths: Sequence[int]) -> Floats:
+        if not any(tree.drawn for tree in trees):
+            return self.reliability.odds(trees, depths)
+        found, start = list[Floats](), 0
+        for tree in trees:
+            own = depths[start : start + len(tree)]
+            reliability = self.reliability
+            found.append(reliability.levels(tree, own) if tree.drawn else reliability.odds([tree], own))
+            start += len(tree)
+        return np.concatenate(found)
 
-    def choose(self, drafts: Sequence[Weighed], length: int) -> ChosenNodes:
+    def choose(self, drafts: Weighed, length: int) -> ChosenNodes:
         """The nodes worth scoring of drafts for texts of about this length."""
         batch = self.round.batch
         machine = RoundCosts(
@@ -238,10 +252,13 @@ class Knowledge:
         )
         return choose(drafts, machine)
 
-    def class_of(self, cheap: Weighed, length: int) -> int:
-        """The class of a cheap draft, by what it is worth."""
-        value = self.choose([cheap], length).value
-        return sum(value >= border for border in STRONG)
+    def class_of(self, cheap: Draft) -> int:
+        """The class of a cheap draft, by what it is worth. Each is asked for twice in a round."""
+        kinds = self.round.kinds
+        if cheap.tree not in kinds:
+            value = self.choose(self.within([cheap]), len(cheap.context)).value
+            kinds[cheap.tree] = sum(value >= border for border in STRONG)
+        return kinds[cheap.tree]
 
     def save(self, seconds: float) -> None:
         """A round took so long: if it had probe nodes and was slower than plain for what it promised, charge them."""
@@ -253,14 +270,14 @@ class Knowledge:
 
     def learn(self, outcome: Outcome) -> None:
         """Judge drafts by the text, as far as it has got."""
-        context = outcome.context
-        waiting = self.pending.pop(context, [])
-        if len(outcome.proposed):
-            waiting.append(UndecidedDraft(outcome.proposed, ROOT, len(context) - len(outcome.tokens)))
-        left = []
-        for tree, node, place in waiting:
+        context, left = outcome.context, list[UndecidedDraft]()
+        for tree, node, place in self.pending.pop(context, ()) if self.pending else ():
             reached = self.reliability.learn(tree, node, context.tokens[place:].tolist())
             if reached is not None:
+                left.append(UndecidedDraft(tree, reached, len(context)))
+        if (tree := outcome.proposed) is not EMPTY:
+            reached = self.reliability.learn(tree, ROOT, outcome.tokens)
+            if reached is not None and reached < len(tree) - 1:
                 left.append(UndecidedDraft(tree, reached, len(context)))
         if left and context.finish is None:
             self.pending[context] = left
@@ -331,11 +348,8 @@ def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
     known.backoff.judge(value + surprise, patience)
 
 
-def gains_of(drafts: Sequence[Weighed], chosen: ChosenNodes, share: float, price: float) -> Floats:
+def gains_of(drafts: Weighed, sent: Bools, share: float, price: float) -> Floats:
     """The expected tokens of chosen nodes by their depth, the price of their rows deducted."""
-    gains = np.zeros(DEEPEST)
-    for draft, nodes in zip(drafts, chosen.nodes, strict=True):
-        sent = np.flatnonzero(nodes)
-        depths = np.minimum(draft.tree.depths()[sent], DEEPEST) - 1
-        gains += np.bincount(depths, share * draft.free[sent] - price, DEEPEST)
+    depths = np.fmin(np.array(drafts.depths, np.int64)[sent], DEEPEST) - 1
+    gains: Floats = np.bincount(depths, share * drafts.free[sent] - price, DEEPEST)
     return gains
