@@ -362,7 +362,7 @@ def test_a_difference_far_from_a_tie_is_a_bug_in_any_type() -> None:
 
 def test_float64_knows_no_near_ties_and_a_table_cannot_be_rescored() -> None:
     subject = target(torch.float64)
-    table = TableTarget(random_table(5), 5, dtype=torch.float32)
+    table = TableTarget(random_table(5), 5, dtype="float32")
     for model, verdict in ((subject, Cause.BUG), (table, Cause.NOT_RESCORED)):
         recording = recorded(model, greedy(model, 4))
         flip = Flip(recording.start, 1, int(recording.emitted[0]))

@@ -26,6 +26,7 @@ from paceline.errors import DrafterError, InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Draft, Outcome, Planner, Room
 from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target
+from paceline.targets.reading import best_tokens
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Rule, Settled, Verdict, judge
@@ -227,8 +228,8 @@ class Session:
         if self.top_logprobs is None:
             return None
         row = self._law.log_probabilities(scores.row(node))
-        best = row.topk(min(self.top_logprobs, len(row)))
-        top = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        best = best_tokens(row[None], min(self.top_logprobs, len(row)))[0]
+        top = zip(best.tolist(), row[best].tolist(), strict=True)
         return TokenLogprobs(float(row[token]), tuple(top))
 
     # keep

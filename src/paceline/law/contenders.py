@@ -51,7 +51,8 @@ import torch
 from paceline.law.device_rows import DeviceRows
 from paceline.law.distribution import Distribution
 from paceline.law.kernel_rows import KernelRows, fits
-from paceline.law.shortlist import HOST, SMALL, Coins
+from paceline.law.scores import HOST
+from paceline.law.shortlist import SMALL, Coins
 from paceline.law.warp import Warps
 
 LARGE = 1 << 24

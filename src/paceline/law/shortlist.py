@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.law.distribution import Distribution
 from paceline.law.noise import Noise, kernels
+from paceline.law.scores import Row
 from paceline.law.warp import Warps, check_peak, tempered
 
-if TYPE_CHECKING:
-    import torch
-
-HOST = "cpu"
 ROOM = 1024
 """Tokens of a row that are kept on the host until the bound on the time has come down."""
 SMALL = 4096
@@ -44,12 +40,12 @@ class Shortlist:
         return Distribution(self.ids[kept], weights[kept])
 
 
-def on_host(row: torch.Tensor, warps: Warps, coins: Coins) -> Distribution | None:
+def on_host(row: Row, warps: Warps, coins: Coins) -> Distribution | None:
     """`contenders` for one row in the host's memory."""
     compiled = kernels()
     if compiled is None or warps.most or not warps.in_one_race or row.dtype.itemsize != SINGLE or len(row) <= SMALL:
         return None
-    scores, (noise, index), ids = row.contiguous().numpy(force=True), coins, np.empty(ROOM, np.int64)
+    scores, (noise, index), ids = np.ascontiguousarray(row), coins, np.empty(ROOM, np.int64)
     numbers = float(warps.temperature), float(warps.least)
     peak, count = compiled.contesting(scores, *numbers, index, noise.sample, *noise.key, ids)
     if count == 1:
