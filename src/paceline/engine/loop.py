@@ -221,8 +221,11 @@ class Session:
         source = "" if child is None else tree.sources[child] or self.drafter.name
         score = 0.0 if child is None else float(tree.scores[child])
         logprobs = self._logprobs(scores, node, token)
-        self.emissions.append(Emission(token, source, logprobs, len(self.rounds), score, kind))
-        return self.context.commit(token)
+        try:
+            return self.context.commit(token)
+        finally:  # also where a criterion fails: the token is part of the text
+            finish = self.context.finish
+            self.emissions.append(Emission(token, source, logprobs, len(self.rounds), score, kind, finish))
 
     def _logprobs(self, scores: Scores, node: int, token: int) -> TokenLogprobs | None:
         if self.top_logprobs is None:
