@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 
 from paceline.context import Context, Ending
 from paceline.drafters import Budget, Drafter, Plain, Seen, make_drafter
@@ -99,7 +98,7 @@ def write_slowly(
     law, dice = Law(sampling, len(prompt)), KeyedDice(Noise(sampling.seed, sample))
     text, logprobs, finish = list(prompt), list[list[float]](), None
     while finish is None:
-        row = torch.tensor(target.table(tuple(text)), dtype=target.dtype) * np.log(2)
+        row = (np.array(target.table(tuple(text))) * np.log(2)).astype(target.dtype)
         logprobs.append(law.log_probabilities(row).tolist())
         text.append(dice.choose(len(text), law.distribution(row, np.array(text))))
         emitted = text[len(prompt) :]

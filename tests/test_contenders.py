@@ -199,7 +199,7 @@ def test_words_are_the_noises_upper_bits_wherever_they_are_drawn(coins: tuple[No
 def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """On the host, or as on a device, with fewer rows at once than there are."""
     if request.param == "device":
-        monkeypatch.setattr("paceline.law.law.HOST_DEVICE", "elsewhere")
+        monkeypatch.setattr("paceline.law.scores.HOST_DEVICE", "elsewhere")
         monkeypatch.setattr(module, "TOGETHER", 3 * SIZE)
     return str(request.param)
 

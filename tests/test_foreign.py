@@ -68,7 +68,7 @@ def test_beams_and_the_default_method_draft_across_tokenizers(lm: LanguageModel,
     how: dict[str, Any] = {"max_new_tokens": 48, "temperature": 0.8, "seed": 6, "planner": "fixed:8"}
     found = lm.generate(TEXTS[1], method=method, draft_model="pocket-foreign", **how)
     assert found.tokens == lm.generate(TEXTS[1], method="plain", **how).tokens
-    assert "assistant" in " ".join(emission.source for emission in found.emissions)
+    assert "assistant" in " ".join(piece.source for piece in found.pieces)
 
 
 def test_noise_gets_more_first_tokens_accepted(lm: LanguageModel) -> None:

@@ -67,7 +67,7 @@ def groups_of_first(inputs: int) -> torch.Tensor:
 
 def test_a_model_in_4_bits_says_so_and_its_head_has_8() -> None:
     lm = paceline.load("pocket", quantize="int4")
-    assert lm.target.dtype_name == "int4"
+    assert lm.target.dtype == "int4"
     model = lm.target.model
     assert isinstance(model.model.layers[0].mlp.down_proj, Int4Linear)
     assert not isinstance(model.lm_head, Int4Linear)

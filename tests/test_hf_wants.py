@@ -89,7 +89,7 @@ def test_a_drafter_may_use_the_models_embedding_and_head(name: str) -> None:
     states, module = target.embed(torch.from_numpy(TEXT)), target.model.get_input_embeddings()
     scaled = module(torch.from_numpy(TEXT)).detach()
     assert apart(states * float(getattr(module, "embed_scale", 1.0)), scaled) < 1e-5, "before the model's own scale"
-    assert (states.dtype, states.device, states.requires_grad) == (target.dtype, target.device, False)
+    assert (states.dtype, states.device, states.requires_grad) == (target.model.dtype, target.model.device, False)
 
 
 def test_targets_without_a_model_say_that_they_show_none() -> None:

@@ -330,8 +330,10 @@ def test_drafting_needs_no_package_of_an_extra() -> None:
 
 
 TORCH_FREE = ("law", "context", "tree", "verify", "dictionary", "drafters", "planning", "engine", "api")
+TARGETS = ("base", "chains", "foremost", "forked", "lending", "reading", "replay", "scores", "setup", "table")
+"""What targets of all kinds have, and those that compute nothing."""
 WITH_TORCH = {
-    "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side", "steps"),
+    "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side"),
     "drafters.networks": ("states",),
     "drafters.networks.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
 }
@@ -342,6 +344,7 @@ def test_what_writes_texts_needs_no_torch_itself() -> None:
     """Models of other libraries stand beside torch's."""
     files = [file for room in TORCH_FREE for file in (SRC / "paceline").glob(f"{room}.py")]
     files += [file for room in TORCH_FREE for file in (SRC / "paceline" / room).rglob("*.py")]
+    files += [SRC / "paceline" / "targets" / f"{name}.py" for name in TARGETS]
     named = {".".join(file.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__") for file in files}
     with_torch = {f"paceline.{room}.{name}" for room, names in WITH_TORCH.items() for name in names}
     assert with_torch <= named

@@ -448,7 +448,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_folder_is_opened_in_integers(folder: Path) -> None:
     lm = paceline.load(folder, tokenizer=None, quantize="int8")
     text = tokens(CONTEXT)
-    assert lm.target.dtype_name == "int8"
+    assert lm.target.dtype == "int8"
     assert lm.target.context_length == POSITIONS
     assert torch.equal(rows_of(lm.target, text[:9], text), rows_of(target_of("llama"), text[:9], text))
 

@@ -237,7 +237,7 @@ def test_asking_for_integers_changes_nothing(folder: Path) -> None:
     assert unsaid.note == said.note
     assert unsaid.note is not None
     assert "checkpoint's own 8-bit integers" in unsaid.note
-    assert unsaid.dtype_name == "int8"
+    assert unsaid.dtype == "int8"
 
 
 def test_other_scales_are_another_model(folder: Path, own: Path) -> None:
@@ -549,14 +549,14 @@ def test_a_draft_model_in_integers_stays_in_them_beside_floats(folder: Path, mon
     beside, names = load_quietly(build("llama").to(torch.bfloat16)), times_opened(monkeypatch)
     draft = DraftModel.load(folder, beside).target
     assert names == [str(folder)]
-    assert draft.dtype_name == "int8"
+    assert draft.dtype == "int8"
     assert draft.fingerprint() == opened(folder).fingerprint()
 
 
 def test_a_draft_model_in_integers_of_another_structure_is_computed_in_float32(tmp_path: Path) -> None:
     floats = load_quietly(build("gemma2"))
     draft = DraftModel.load(stored(tmp_path, "gemma2", rounded=quantized), load_quietly(build("llama"))).target
-    assert draft.dtype_name == "float32"
+    assert draft.dtype == "float32"
     found, wanted = rows_of(draft, tokens(9), tokens(20)), rows_of(floats, tokens(9), tokens(20))
     assert float((found - wanted).square().mean().sqrt() / wanted.std()) < 0.1
 

@@ -13,7 +13,7 @@ from engine import PROMPT, Erratic, tabled, write
 from paceline.drafters import Plain
 from paceline.engine import calls
 from paceline.law import Place, Sampling, laws
-from paceline.law import law as law_module
+from paceline.targets.table import TableTarget
 
 SETTINGS = {
     "warm": {"temperature": 1.0},
@@ -37,8 +37,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return laws(places)
 
     monkeypatch.setattr(calls, "laws", counted)
-    monkeypatch.setattr(calls, "HOST_DEVICE", "elsewhere")
-    monkeypatch.setattr(law_module, "HOST_DEVICE", "elsewhere")
+    monkeypatch.setattr("paceline.law.scores.HOST_DEVICE", "elsewhere")
+    on_host = TableTarget._logits
+    monkeypatch.setattr(TableTarget, "_logits", lambda *given: torch.from_numpy(on_host(*given)))
     monkeypatch.setattr("paceline.law.contenders.WHOLE_ROW_TOKENS", 0)
     return sizes
 

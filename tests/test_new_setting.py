@@ -175,7 +175,7 @@ def test_a_check_tries_it_and_sees_a_wrong_law() -> None:
     known = samplings(9, 0, WithSigmas)
     name = "t=1 top-n-sigma 1.2"
     assert {name, "t=0.8 top-k 40 top-p 0.95 min-p 0.02 top-n-sigma 2.5"} <= set(known)
-    target = TableTarget(random_table(9), 9, dtype=torch.float64)
+    target = TableTarget(random_table(9), 9, dtype="float64")
     (first, *_) = settings(target, None, max_new_tokens=12)
     recording = record(replace(first, sampling=known[name]), target, target.open())
     assert law_faults(recording) == ()

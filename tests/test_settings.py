@@ -302,10 +302,10 @@ def test_short_names_of_dtypes() -> None:
 @pytest.mark.parametrize("dtype", ["float64", "torch.float64", torch.float64])
 def test_a_dtype_may_be_torchs_own(dtype: Any) -> None:
     lm = paceline.load("pocket-draft", dtype=dtype, device=torch.device("cpu"))
-    assert lm.target.dtype == torch.float64
+    assert lm.target.dtype == "float64"
 
 
 def test_auto_loads_here(model: str) -> None:
     lm = paceline.load(model, dtype="auto", device="auto")
-    assert lm.target.dtype == torch.float32
+    assert lm.target.dtype == "float32"
     assert lm.generate("Hello", max_new_tokens=2).tokens

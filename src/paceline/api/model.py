@@ -67,7 +67,7 @@ class LanguageModel:
         self._shared = SharedBatch()
 
     def __repr__(self) -> str:
-        facts = [self.target.name, self.target.dtype_name, str(self.target.device), f"{self.target.vocab_size} tokens"]
+        facts = [self.target.name, self.target.dtype, self.target.device, f"{self.target.vocab_size} tokens"]
         return f"<language model {', '.join([*facts, *([] if self.vocabulary else ['no tokenizer'])])}>"
 
     def generate(self, prompt: Prompt, **settings: Unpack[Options]) -> Generation:

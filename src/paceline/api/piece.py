@@ -1,11 +1,21 @@
-"""A piece of a text: a token and what became certain with it. Reports have pieces, too, and need no model for them."""
+"""The events that a text is made of: one for each token, with the text that became certain by it.
+
+All that shows or sends a text reads these: streams, chats, pictures, records. `Pieces` alone makes them, of the tokens
+that the engine committed, one after the other. So they do not depend on how rounds or readers cut the text.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.verify import Kind
+from paceline.vocabulary import TextStream
+
+if TYPE_CHECKING:
+    from paceline.engine.emission import Emission
+    from paceline.vocabulary import Vocabulary
 
 IMPOSSIBLE = -9999.0
 """What OpenAI writes for the log-probability of a token that cannot be, since JSON has no number for it."""
@@ -46,8 +56,9 @@ class Logprobs(TokenLogprob):
 
 @dataclass(frozen=True)
 class Piece:
-    """What a stream hands out: the text that became certain with one token (often none, when a character is cut).
-    The last piece may have text and no token: what was held back because it might have begun a stop string."""
+    """What a stream hands out: a token, and the text that became certain with it. Often that is none, when a character
+    is cut, or what might begin a stop string is held back; the token that ends the text brings all of it. Only a text
+    that is cancelled between two tokens may end with a piece of text without a token."""
 
     text: str
     token: int | None
@@ -59,9 +70,53 @@ class Piece:
     """What the token is to the draft of its round: accepted, corrected, bonus or plain."""
     score: float = 0.0
     """The log-probability that its source gave it; 0 from a source without an opinion."""
+    bytes: bytes = b""
+    """What the token itself spells, the end-of-text token included; empty without a tokenizer."""
+    finish: str | None = None
+    """Why the text ends with this token."""
 
     def __repr__(self) -> str:
         if self.token is None:
             return f"Piece({self.text!r}, held back)"
         whose = f"accepted from {self.source}" if self.source else Kind(self.kind).value
         return f"Piece({self.text!r}, token {self.token}, {whose}, rounds[{self.round}])"
+
+
+class Pieces:
+    """Makes the pieces of one text, token by token."""
+
+    def __init__(self, vocabulary: Vocabulary | None, stops: Sequence[str], prompt: Sequence[int]) -> None:
+        self._vocabulary = vocabulary
+        self._text = None if vocabulary is None else TextStream(vocabulary, stops, prompt)
+
+    def of(self, emission: Emission) -> Piece:
+        """The next one."""
+        said = "" if self._text is None else self._text.push(emission.token)
+        return Piece(
+            text=said if emission.finish is None else said + self.rest(),
+            token=emission.token,
+            source=emission.source,
+            logprobs=self._logprobs(emission),
+            round=emission.round,
+            kind=emission.kind,
+            score=emission.score,
+            bytes=self._bytes(emission.token),
+            finish=emission.finish,
+        )
+
+    def rest(self) -> str:
+        """The text that was held back, when no token follows."""
+        return "" if self._text is None else self._text.finish()
+
+    def _logprobs(self, emission: Emission) -> Logprobs | None:
+        if (found := emission.logprobs) is None:
+            return None
+        top = tuple(TokenLogprob(token, *self._spelled(token), value) for token, value in found.top)
+        return Logprobs(emission.token, *self._spelled(emission.token), found.logprob, top)
+
+    def _spelled(self, token: int) -> tuple[str, bytes]:
+        spelling = self._bytes(token)
+        return spelling.decode(errors="backslashreplace"), spelling
+
+    def _bytes(self, token: int) -> bytes:
+        return b"" if self._vocabulary is None else self._vocabulary.token_bytes(token)

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from paceline.api.drafters import Lease
 from paceline.api.pictures.tokens import in_brief
-from paceline.api.piece import Logprobs, Piece, TokenLogprob
+from paceline.api.piece import Piece, Pieces
 from paceline.api.prompts import Prompt, read
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending, Finish
@@ -26,7 +25,7 @@ from paceline.targets.base import SPARE_ROWS, Rows
 from paceline.targets.forked import note_use
 from paceline.targets.lending import KeptRows
 from paceline.verify import Rule
-from paceline.vocabulary import StopStrings, TextStream
+from paceline.vocabulary import StopStrings
 from paceline.vocabulary.transcript import Transcripts
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ class Generation:
     cached_tokens: int
     """Prompt tokens that were not read again, their rows being left from the last text."""
     pieces: list[Piece]
-    emissions: list[Emission]
     rounds: list[Round]
     totals: Totals
     sampling: Sampling
@@ -94,7 +92,7 @@ class Generation:
 
     def explain(self) -> list[str]:
         """What the planner chose and why, a sentence per phase of the text."""
-        return [phase.sentence() for phase in phases(self.rounds, self.emissions)]
+        return [phase.sentence() for phase in phases(self.rounds, self.pieces)]
 
     def as_dict(self, *, rounds: bool = False) -> dict[str, Any]:
         """Plain data, as ``--json`` prints it; with ``rounds`` also every round, and the source of every token."""
@@ -113,11 +111,12 @@ class Generation:
 
     def _by_round(self) -> dict[str, Any]:
         sources: list[list[str]] = [[] for _ in self.rounds]
-        for emission in self.emissions:
-            if emission.round < len(sources):  # not of a round in which the text was cancelled
-                sources[emission.round].append(emission.source)
+        tokens = [piece for piece in self.pieces if piece.token is not None]
+        for piece in tokens:
+            if piece.round < len(sources):  # not of a round in which the text was cancelled
+                sources[piece.round].append(piece.source)
         return {
-            "sources": [emission.source for emission in self.emissions],
+            "sources": [piece.source for piece in tokens],
             "rounds": [r.as_dict() | {"sources": sources[number]} for number, r in enumerate(self.rounds)],
         }
 
@@ -170,9 +169,8 @@ class Writing:
         """Held while the text goes on, so that another thread can cancel it and have its result."""
         self._alone = False
         """Whether its own `pieces` write it, and not a batch."""
+        self._pieces = Pieces(lm.vocabulary, self._stops, self._prompt.tolist())
         self._said: list[Piece] = []
-        self._caught = 0
-        """How many tokens have their pieces."""
         self._fed = 0
         """How many pieces were handed out."""
         self._complete = False
@@ -255,44 +253,18 @@ class Writing:
     def _catch_up(self, ended: bool) -> None:
         """Make pieces of what was written since."""
         emissions = [] if self.session is None else self.session.emissions
-        for emission in emissions[self._caught :]:
-            self._say(emission)
-            self._caught += 1
+        self._said += map(self._pieces.of, emissions[len(self._said) :])
         if ended and not self._complete and self.context.finish is not None:
             self._complete = True
-            self._say_rest()
+            if rest := self._pieces.rest():  # of a text that was cancelled between two tokens
+                self._said.append(Piece(rest, None, ""))
+            self._remember()
 
-    def _say(self, emission: Emission) -> None:
-        said = "" if self._text is None else self._text.push(emission.token)
-        place = emission.token, emission.source, self._logprobs(emission), emission.round
-        self._said.append(Piece(said, *place, emission.kind, emission.score))
-
-    def _say_rest(self) -> None:
-        """The text that might have begun a stop string, for nothing can follow it. A chat is then remembered."""
-        if self._text is None:
-            return
-        if rest := self._text.finish():
-            self._said.append(Piece(rest, None, ""))
+    def _remember(self) -> None:
+        """Remember a chat in the tokens of its reply."""
         if self._read.chat is not None and self._transcripts is not None:
             reply = "".join(piece.text for piece in self._said)
             self._transcripts.keep(self._read.chat, self._prompt.tolist(), reply, self.context.emitted.tolist())
-
-    def _logprobs(self, emission: Emission) -> Logprobs | None:
-        """Log-probabilities with the spellings of their tokens."""
-        if (found := emission.logprobs) is None:
-            return None
-        top = tuple(TokenLogprob(token, *self._spelled(token), value) for token, value in found.top)
-        return Logprobs(emission.token, *self._spelled(emission.token), found.logprob, top)
-
-    def _spelled(self, token: int) -> tuple[str, bytes]:
-        spelling = b"" if self._lm.vocabulary is None else self._lm.vocabulary.token_bytes(token)
-        return spelling.decode(errors="backslashreplace"), spelling
-
-    @cached_property
-    def _text(self) -> TextStream | None:
-        if self._lm.vocabulary is None:
-            return None
-        return TextStream(self._lm.vocabulary, self._stops, self._prompt.tolist())
 
     def result(self) -> Generation:
         """The text and its record, when it has ended; of a cancelled one as far as it was written. A text of which no
@@ -318,7 +290,6 @@ class Writing:
             prompt_tokens=self.context.prompt_length,
             cached_tokens=0 if session is None else session.reused or 0,
             pieces=self._said,
-            emissions=[] if session is None else session.emissions,
             rounds=rounds,
             totals=Totals.of(rounds, 0.0 if session is None else session.seconds_prefill),
             sampling=self.context.sampling,

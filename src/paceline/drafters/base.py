@@ -14,18 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from paceline.context import Context
 from paceline.drafters.counters import NOTHING_COUNTED, Counter
+from paceline.law.scores import Array
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.targets.scores import Scores, read_wanted
 from paceline.tree import DraftTree
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -199,7 +197,7 @@ class Drafter:
         record."""
         return NOTHING_COUNTED
 
-    def on_early(self, state: Any, tree: DraftTree, logits: torch.Tensor) -> None:
+    def on_early(self, state: Any, tree: DraftTree, logits: Array) -> None:
         """Early-exit logits of the rows of a draft, the root's first, while the target's later layers still compute.
 
         Called if `needs` names an early exit; not in the first round of a text, which has no draft. ``tree`` is the

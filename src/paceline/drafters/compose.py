@@ -6,18 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import admitted, answered, asked, counted
 from paceline.drafters.base import Ask, Drafter, Enrich, Seen
 from paceline.drafters.counters import NOTHING_COUNTED
+from paceline.law.scores import Array
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.tree import EMPTY, DraftTree, merge
 from paceline.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Composed(Drafter):
@@ -90,7 +88,7 @@ class Composed(Drafter):
                 total += counts
         return total
 
-    def on_early(self, state: list[Any], tree: DraftTree, logits: torch.Tensor) -> None:
+    def on_early(self, state: list[Any], tree: DraftTree, logits: Array) -> None:
         for part, own in zip(self.parts, state, strict=True):
             if part.hears_early:
                 asked(part, "on_early", own, tree, logits)

@@ -35,7 +35,7 @@ from paceline.drafters.asking import answered, asked
 from paceline.drafters.base import Budget
 from paceline.errors import DefectError, DrafterError
 from paceline.law import Distribution, Law, Noise, Place, laws
-from paceline.law.shortlist import HOST_DEVICE
+from paceline.law.scores import far
 from paceline.once import spent
 from paceline.planning.base import Cut
 from paceline.targets.scores import Scores, read_choices
@@ -150,7 +150,7 @@ def _places(row: ScoredRow) -> list[tuple[int, Place]]:
     scores, law = row.scores, row.law
     first = Place(law, scores.row(row.node), row.context.tokens, row.noise)
     alone = row.noise is None or not law.reads_ahead
-    if alone or row.node != ROOT or first.row.device.type == HOST_DEVICE:
+    if alone or row.node != ROOT or not far(first.row):
         return [(row.node, first)]
     more = [
         (node, first._replace(row=scores.row(node), tokens=_text(row, node))) for node in range(len(scores.tokens) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import asked, counted, failure
@@ -13,12 +13,10 @@ from paceline.drafters.base import Budget, Drafter
 from paceline.drafters.counters import Counts
 from paceline.engine.counters import NO_COUNTS, NO_ROOM, TAKEN
 from paceline.errors import DrafterError, DrafterWarning
+from paceline.law.scores import Array
 from paceline.planning.base import Cut
 from paceline.targets.base import NOTHING, OnEarly, Want
 from paceline.tree import EMPTY, DraftTree
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class Drafting:
         """What the target calls with early-exit logits of the rows of a draft, if anything."""
         return partial(self._hear_early, tree) if self.on and self.drafter.hears_early else None
 
-    def _hear_early(self, tree: DraftTree, logits: torch.Tensor) -> None:
+    def _hear_early(self, tree: DraftTree, logits: Array) -> None:
         """The drafter's failure waits for `after_forward`, so that the forward ends for all of its texts."""
         try:
             asked(self.drafter, "on_early", self.state, tree, logits)

@@ -1,9 +1,10 @@
-"""What a text is made of: its tokens, each with its source."""
+"""What a text is made of: its tokens, each with its source, and why it ended with the last one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.context import Finish
 from paceline.verify import Kind
 
 
@@ -27,3 +28,5 @@ class Emission:
     score: float = 0.0
     """The log-probability that its source gave it; 0 from a source without scores, and for the target's own."""
     kind: Kind = Kind.PLAIN
+    finish: Finish | None = None
+    """Why the text ends with this token."""

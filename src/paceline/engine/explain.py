@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from paceline.engine.counters import NO_ROOM, Round
-from paceline.engine.emission import Emission
 
 SHORTEST = 5
 """Rounds of the shortest phase; a shorter one joins the one before it."""
@@ -94,11 +94,20 @@ def _why_not(r: Round) -> str:
     return "the planner held the draft back" if r.why is None else UNLIKELY
 
 
-def phases(rounds: Sequence[Round], emissions: Sequence[Emission]) -> list[Phase]:
+class Sourced(Protocol):
+    """A token of a text: the number of its round, and where it came from."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+
+
+def phases(rounds: Sequence[Round], text: Sequence[Sourced]) -> list[Phase]:
     """The phases of a text, behind the token that came with the prompt: nothing was chosen there."""
     start = sum(r.prefill for r in rounds)
     first = 1 + sum(r.emitted for r in rounds[:start])
-    kinds = _smoothed(_kinds(rounds, emissions))
+    kinds = _smoothed(_kinds(rounds, text))
     kinds, rounds, start = kinds[start:], rounds[start:], 0
     found = list[Phase]()
     for stop in _stops(kinds):
@@ -110,11 +119,11 @@ def phases(rounds: Sequence[Round], emissions: Sequence[Emission]) -> list[Phase
     return found
 
 
-def _kinds(rounds: Sequence[Round], emissions: Sequence[Emission]) -> list[str]:
+def _kinds(rounds: Sequence[Round], text: Sequence[Sourced]) -> list[str]:
     right: list[Counter[str]] = [Counter() for _ in rounds]
-    for emission in emissions:
-        if emission.source and emission.round < len(rounds):
-            right[emission.round][emission.source] += 1
+    for token in text:
+        if token.source and token.round < len(rounds):
+            right[token.round][token.source] += 1
     return [
         NO_DRAFT if r.drafted == 0 else sources.most_common(1)[0][0] if sources else MISSED
         for r, sources in zip(rounds, right, strict=True)

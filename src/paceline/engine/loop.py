@@ -26,6 +26,7 @@ from paceline.errors import DrafterError, InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import Draft, Outcome, Planner, Room
 from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target
+from paceline.targets.reading import best_tokens
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.verify import Rule, Settled, Verdict, judge
@@ -220,15 +221,18 @@ class Session:
         source = "" if child is None else tree.sources[child] or self.drafter.name
         score = 0.0 if child is None else float(tree.scores[child])
         logprobs = self._logprobs(scores, node, token)
-        self.emissions.append(Emission(token, source, logprobs, len(self.rounds), score, kind))
-        return self.context.commit(token)
+        try:
+            return self.context.commit(token)
+        finally:  # also where a criterion fails: the token is part of the text
+            finish = self.context.finish
+            self.emissions.append(Emission(token, source, logprobs, len(self.rounds), score, kind, finish))
 
     def _logprobs(self, scores: Scores, node: int, token: int) -> TokenLogprobs | None:
         if self.top_logprobs is None:
             return None
         row = self._law.log_probabilities(scores.row(node))
-        best = row.topk(min(self.top_logprobs, len(row)))
-        top = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        best = best_tokens(row[None], min(self.top_logprobs, len(row)))[0]
+        top = zip(best.tolist(), row[best].tolist(), strict=True)
         return TokenLogprobs(float(row[token]), tuple(top))
 
     # keep

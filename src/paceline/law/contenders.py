@@ -51,7 +51,8 @@ import torch
 from paceline.law.device_rows import DeviceRows
 from paceline.law.distribution import Distribution
 from paceline.law.kernel_rows import KernelRows, fits
-from paceline.law.shortlist import HOST_DEVICE, WHOLE_ROW_TOKENS, Coins
+from paceline.law.scores import HOST_DEVICE
+from paceline.law.shortlist import WHOLE_ROW_TOKENS, Coins
 from paceline.law.warp import Warps
 
 LARGE = 1 << 24

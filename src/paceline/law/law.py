@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from paceline.law.adjust import Adjustment
 from paceline.law.distribution import Distribution
 from paceline.law.noise import Noise
-from paceline.law.scores import full_precision, log_probabilities
+from paceline.law.scores import Array, Row, Scored, far, fetched, full_precision, log_probabilities, own_copy
 from paceline.law.settings import Sampling
-from paceline.law.shortlist import HOST_DEVICE, Coins, on_host
+from paceline.law.shortlist import Coins, on_host
 from paceline.law.warp import Warps, check_peak, warped
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ T = TypeVar("T")
 class Law:
     """`Sampling` applied to one sequence, whose first ``prompt_length`` tokens were not emitted.
 
-    A row is ``[vocabulary]``, on any device; ``tokens`` is the whole token list before the place being
-    decided, prompt included. No method changes either.
+    A row is ``[vocabulary]``, of any library and on any device; ``tokens`` is the whole token list before the place
+    being decided, prompt included. No method changes either.
     """
 
     def __init__(self, sampling: Sampling, prompt_length: int) -> None:
@@ -49,40 +49,39 @@ class Law:
         """Refuse a row whose largest score is not a number to choose by."""
         check_peak(peak)
 
-    def adjust(self, row: torch.Tensor, tokens: NDArray[np.int64]) -> torch.Tensor:
+    def adjust(self, row: Array, tokens: NDArray[np.int64]) -> Scored:
         """The logits after bias, penalties, bans and custom processors, in float32 at least.
 
         Custom processors are called once each and in order, so a stateful one sees the calls that plain
         decoding would make. Where nothing acts, the row itself may come back.
         """
-        row = row.detach() if row.requires_grad else row
         scores = full_precision(row)
         if not self.adjusts:
             return scores
-        return self._adjustment.apply(scores.clone() if scores is row else scores, tokens)
+        return self._adjustment.apply(own_copy(scores), tokens)  # type: ignore[no-any-return]
 
-    def distribution(self, row: torch.Tensor, tokens: NDArray[np.int64]) -> Distribution:
+    def distribution(self, row: Array, tokens: NDArray[np.int64]) -> Distribution:
         """The law that plain decoding draws the next token from; of greedy decoding, a one-hot law."""
         return self.of_adjusted(self.adjust(row, tokens))
 
-    def of_adjusted(self, scores: torch.Tensor) -> Distribution:
+    def of_adjusted(self, scores: Scored) -> Distribution:
         """The law, of what `adjust` returned."""
         if not self.sampling.greedy:
-            return warped(scores.numpy(force=True), self.warps)
+            return warped(fetched(scores), self.warps)
         best = int(scores.argmax())  # the first of equals, which is the lowest id
         check_peak(float(scores[best]))
         return Distribution.one_hot(best)
 
-    def log_probabilities(self, row: torch.Tensor) -> torch.Tensor:
+    def log_probabilities(self, row: Array) -> Row:
         """The model's own, before any setting acts: what ``logprobs`` reports."""
-        return log_probabilities(row.detach())
+        return log_probabilities(row)
 
 
 class Place(NamedTuple):
     """A place in a text whose token is to be chosen: the text's law, the logits there and the tokens before it."""
 
     law: Law
-    row: torch.Tensor
+    row: Array
     tokens: NDArray[np.int64]
     noise: Noise | None = None
     """The public noise, where it alone decides which token wins."""
@@ -96,11 +95,12 @@ def laws(places: Sequence[Place]) -> list[Distribution | Exception]:
     for number, (law, row, tokens, noise) in enumerate(places):
         if noise is None or law.sampling.greedy:
             found[number] = _tried(law.distribution, row, tokens)
-        elif row.device.type == HOST_DEVICE:
+        elif not far(row):
             found[number] = _tried(_on_host, law, row, tokens, noise)
         elif isinstance(scores := _tried(law.adjust, row, tokens), Exception):
             found[number] = scores
         else:
+            assert not isinstance(scores, np.ndarray), "what is far stays there"
             if law.stateful and len(places) > 1:
                 scores = scores.clone()  # a processor may return the next place's scores in the same memory
             alike = law.warps, scores.device, scores.dtype, scores.shape
@@ -121,8 +121,8 @@ def _raced(together: Sequence[SampledPlace]) -> dict[int, Distribution | Excepti
     }
 
 
-def _on_host(law: Law, row: torch.Tensor, tokens: NDArray[np.int64], noise: Noise) -> Distribution:
-    scores = law.adjust(row, tokens)
+def _on_host(law: Law, row: Array, tokens: NDArray[np.int64], noise: Noise) -> Distribution:
+    scores = fetched(law.adjust(row, tokens))
     few = on_host(scores, law.warps, (noise, len(tokens)))
     return law.of_adjusted(scores) if few is None else few
 

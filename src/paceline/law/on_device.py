@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from paceline.law.noise import KEY_STEPS, M0, M1, PHILOX_ROUNDS, Noise, Stream
 
@@ -19,6 +21,12 @@ BESIDE = frozenset({"cuda"})
 def sent(here: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A tensor of the host's, copied to a device when its turn comes there; the host does not wait for that."""
     return here.pin_memory().to(device, non_blocking=True) if device.type in BESIDE else here.to(device)
+
+
+def sent_beside(scores: torch.Tensor, numbers: NDArray[Any]) -> torch.Tensor:
+    """Ids, or numbers in the scores' precision, sent to where the scores are."""
+    here = torch.from_numpy(numbers)
+    return sent(here.to(scores.dtype) if here.is_floating_point() else here, scores.device)
 
 
 @lru_cache(maxsize=16)

@@ -11,22 +11,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.law.adjust import Adjustment
 from paceline.law.distribution import Distribution
-from paceline.law.scores import full_precision
+from paceline.law.scores import Array, Row, fetched, full_precision
 from paceline.law.table import Acts
 from paceline.law.warp import Warps, warped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import torch
-
-    from paceline.law.adjust import Adjustment
     from paceline.law.noise import Noise
     from paceline.law.settings import Sampling
 
@@ -62,8 +60,6 @@ class Outlook:
 
         @lru_cache(maxsize=1)
         def adjustment(size: int) -> Adjustment:
-            from paceline.law.adjust import Adjustment
-
             return Adjustment(settings.within(size), prompt_length)
 
         self._adjustment = adjustment
@@ -72,30 +68,26 @@ class Outlook:
         """None where more than the row decides, or by cuts that no kernel knows."""
         return Draw(self._warps, noise, place) if self._warps.in_kernels and not self._adjusts else None
 
-    def laws(self, rows: torch.Tensor, texts: Iterable[Ints]) -> list[Distribution]:
+    def laws(self, rows: Array, texts: Iterable[Ints]) -> list[Distribution]:
         """The law of each row of ``[rows, vocabulary]``; ``texts`` are the tokens before each, read only if needed."""
-        rows = full_precision(rows.detach())
+        scores: Iterable[Row] = fetched(full_precision(rows))
         if self._adjusts:
-            import torch
-
             adjustment = self._adjustment(rows.shape[1])
-            rows = torch.stack([adjustment.apply(row.clone(), text) for row, text in zip(rows, texts, strict=True)])
-        return [self._law(row) for row in rows.numpy(force=True)]
+            scores = (adjustment.apply(row.copy(), text) for row, text in zip(scores, texts, strict=True))
+        return [self._law(row) for row in scores]
 
     def over(self, ids: Ints, logs: Floats, size: int, text: Ints) -> Distribution:
         """The law over a few tokens, ``ids`` ascending of ``size`` in all, whose log-probabilities are ``logs``."""
         if self._adjusts:
-            import torch
-
-            row = torch.full((size,), -torch.inf, dtype=torch.float64)
-            row[torch.from_numpy(ids)] = torch.from_numpy(logs)
-            logs = self._adjustment(size).apply(row, text).numpy()[ids]
+            row = np.full(size, -np.inf)
+            row[ids] = logs
+            logs = self._adjustment(size).apply(row, text)[ids]
         if not len(ids) or not np.isfinite(logs.max()):
             return NOTHING_LIKELY
         law = warped(logs, self._warps)
         return Distribution(ids[law.ids], law.weights)
 
-    def _law(self, row: NDArray[np.floating[Any]]) -> Distribution:
+    def _law(self, row: Row) -> Distribution:
         """Empty where the row has no finite maximum: a drafter's broken row must not end the text."""
         peak = float(row.max())
         if not np.isfinite(peak):

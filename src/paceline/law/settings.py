@@ -66,7 +66,7 @@ _EMITTED: dict[str, Any] = {
     "kind": float,
     "check": number(isfinite, "use a finite number, or 0 for none"),
     "acts": Acts.ON_LOGITS,
-    "host": "steps.Emitted",
+    "host": "adjust.Emitted",
     "side_by_side": "side_by_side.Emitted",
     "reference": lambda scores, emitted, presence, frequency: scores - presence * (emitted > 0) - frequency * emitted,
 }
@@ -143,7 +143,7 @@ class Sampling:
         {},
         check=_check_bias,
         acts=Acts.ON_LOGITS,
-        host="steps.Bias",
+        host="adjust.Bias",
         side_by_side="side_by_side.Bias",
         token=lambda token: token,
         elsewhere={"transformers": "sequence_bias"},
@@ -160,7 +160,7 @@ class Sampling:
         check=number(lambda value: value > 0 and isfinite(value), "use a positive finite number, or 1 for none"),
         help="divide positive logits of tokens that occurred by this, multiply negative ones",
         acts=Acts.ON_LOGITS,
-        host="steps.Repetition",
+        host="adjust.Repetition",
         side_by_side="side_by_side.Repetition",
         elsewhere={"transformers": "repetition_penalty"},
         transformers=InTransformers(processor="RepetitionPenaltyLogitsProcessor", argument="penalty"),
@@ -186,7 +186,7 @@ class Sampling:
         (),
         check=_check_bans,
         acts=Acts.ON_LOGITS,
-        host="steps.Bans",
+        host="adjust.Bans",
         side_by_side="side_by_side.Bans",
         token=lambda entry: entry[-1],
         elsewhere={"transformers": "bad_words_ids"},
@@ -198,7 +198,7 @@ class Sampling:
     )
     """Token sequences never completed: the last token is impossible where the others stand before it."""
     processors: Sequence[Processor] = setting(
-        (), check=_check_processors, acts=Acts.ON_LOGITS, host="steps.Processors", stateful=True
+        (), check=_check_processors, acts=Acts.ON_LOGITS, host="adjust.Processors", stateful=True
     )
     seed: int = setting(
         0,

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.law.distribution import Distribution
 from paceline.law.noise import Noise, kernels
+from paceline.law.scores import Row
 from paceline.law.warp import Warps, check_peak, tempered
 
-if TYPE_CHECKING:
-    import torch
-
-HOST_DEVICE = "cpu"
 ROOM = 1024
 """Tokens of a row that are kept on the host until the bound on the time has come down."""
 WHOLE_ROW_TOKENS = 4096
@@ -44,7 +40,7 @@ class Shortlist:
         return Distribution(self.ids[kept], weights[kept])
 
 
-def on_host(row: torch.Tensor, warps: Warps, coins: Coins) -> Distribution | None:
+def on_host(row: Row, warps: Warps, coins: Coins) -> Distribution | None:
     """`contenders` for one row in the host's memory."""
     compiled = kernels()
     if (
@@ -55,7 +51,7 @@ def on_host(row: torch.Tensor, warps: Warps, coins: Coins) -> Distribution | Non
         or len(row) <= WHOLE_ROW_TOKENS
     ):
         return None
-    scores, (noise, index), ids = row.contiguous().numpy(force=True), coins, np.empty(ROOM, np.int64)
+    scores, (noise, index), ids = np.ascontiguousarray(row), coins, np.empty(ROOM, np.int64)
     numbers = float(warps.temperature), float(warps.least)
     peak, count = compiled.contesting(scores, *numbers, index, noise.sample, *noise.key, ids)
     if count == 1:

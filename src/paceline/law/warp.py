@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from paceline.errors import InputError
 from paceline.law.distribution import Distribution
+from paceline.law.scores import Row
 from paceline.law.table import Acts, function
 
 if TYPE_CHECKING:
     from paceline.law.settings import Sampling
 
-Row = NDArray[np.floating[Any]]
 Weights = NDArray[np.float64]
 Cut: TypeAlias = "Callable[..., NDArray[np.bool_]]"
 """``(candidates, *values)`` -> which of them are kept."""

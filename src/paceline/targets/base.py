@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import InputError
+from paceline.law.scores import Array
 from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 
 if TYPE_CHECKING:
-    import torch
-
     from paceline.targets.chains import Chain, ChainDraft
     from paceline.targets.scores import Scores
 
@@ -164,7 +163,7 @@ class Rows(ABC):
         """Give the memory back."""
 
 
-OnEarly = Callable[["torch.Tensor"], None]
+OnEarly = Callable[[Array], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,24 +279,22 @@ class Target(ABC):
     """Whether the forward that ends a prompt also scores the first token, without a draft for it."""
 
     def __repr__(self) -> str:
-        return f"<target {self.name}, {self.dtype_name}, {self.device}>"
+        return f"<target {self.name}, {self.dtype}, {self.device}>"
 
     @property
     @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """Of its logits."""
+    def dtype(self) -> str:
+        """The type of its weights as users write it, for example float32 or int8."""
 
     @property
-    def dtype_name(self) -> str:
-        """As users write it, for example float32."""
-        return str(self.dtype).removeprefix("torch.")
+    def device(self) -> str:
+        """Where its logits are, for example cpu or cuda:0."""
+        return "cpu"
 
     @property
-    def device(self) -> torch.device:
-        """Where its logits are."""
-        import torch
-
-        return torch.device("cpu")
+    def threads(self) -> int:
+        """How many threads compute on the host."""
+        return 1
 
     exact: ClassVar[bool] = False
     """Whether a row's logits are the same, bit by bit, whatever is scored beside it."""
@@ -312,12 +309,12 @@ class Target(ABC):
         """The number of layers, which is also that of the state that the head reads (`Want.hidden`)."""
         raise self._has_none("layers")
 
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+    def embed(self, tokens: Array) -> Array:
         """The input embeddings ``[..., width]`` of token ids on its device, before any scale that the model gives
         them."""
         raise self._has_none("input embeddings")
 
-    def unembed(self, states: torch.Tensor) -> torch.Tensor:
+    def unembed(self, states: Array) -> Array:
         """The output head: logits ``[n, vocabulary]`` of states ``[n, width]`` behind the final norm."""
         raise self._has_none("output head")
 
@@ -340,11 +337,9 @@ class Target(ABC):
         """Draft a token after another behind several texts; None where the caller has to, level by level."""
         return None
 
-    def played(
-        self, key: Hashable, function: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
-        """What a function of tensors finds. A target that records has it recorded once for each key, which names all
-        that the function depends on beside the values of these tensors; then the result lasts until the next call."""
+    def played(self, key: Hashable, function: Callable[..., Array], given: Sequence[Array]) -> Array:
+        """What a function of arrays finds. A target that records has it recorded once for each key, which names all
+        that the function depends on beside the values of these arrays; then the result lasts until the next call."""
         return function(*given)
 
     def reach(self, position: int) -> Reach:

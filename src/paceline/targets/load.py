@@ -64,7 +64,7 @@ def open_model(
 
 
 def _is_worth_probing(target: HFTarget) -> bool:
-    return target.device.type == "cpu" and target.parameters >= PROBED
+    return target.device == "cpu" and target.parameters >= PROBED
 
 
 def _bundled(

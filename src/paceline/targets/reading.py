@@ -1,7 +1,8 @@
 """The best tokens of rows of logits, and the rows' normalisers.
 
-Rows of a small vocabulary in the host's memory are read by numpy: there the number of calls decides the time, and one
-of torch takes as long as several of numpy. Rows of a large one are read at memory bandwidth.
+Rows in the host's memory are read by numpy; tensors on another device there, and their results copied together. Rows
+of a small vocabulary are read whole, for the number of calls decides the time. Rows of a large one are read at memory
+bandwidth.
 
 A forward over a draft gives dozens of rows over perhaps 150,000 tokens. Searching each row for its ten best tokens, or
 taking 150,000 exponentials of it, costs more than a good drafter. So only the maximum of every block of 128 tokens is
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.compiled import exact
-from paceline.law import log_normalizer
+from paceline.law.scores import Array, Row, far, fetched, full_precision, log_normalizer
 from paceline.tree import Ints
 
 if TYPE_CHECKING:
@@ -48,16 +49,13 @@ class Top(NamedTuple):
 @cache
 def _compiled() -> ModuleType | None:
     def best_of(module: ModuleType) -> bool:
-        rows = torch.tensor([[0.0, 2.0, -torch.inf, 1.0]])
-        found = _read_by_blocks(module, rows, 3)
+        found = _read_by_blocks(module, np.array([[0.0, 2.0, -np.inf, 1.0]], np.float32), 3)
         return bool(found.ids.tolist() == [[1, 3, 0]] and found.logits.tolist() == [[2.0, 1.0, 0.0]])
-
-    import torch
 
     return exact("paceline.targets.foremost", best_of)
 
 
-def read_by_blocks(logits: torch.Tensor, k: int) -> Top:
+def read_by_blocks(logits: Array, k: int) -> Top:
     """The ``k`` best tokens of every row. Their logits are exact. ``log_z`` is estimated:
 
     The bits of a float, read as an integer, are its binary logarithm except for the curve of the mantissa. So the bits
@@ -66,32 +64,37 @@ def read_by_blocks(logits: torch.Tensor, k: int) -> Top:
     the error of ``log_z`` is at most 4% of the weight of the other tokens.
     """
     module = _compiled()
-    return read_plainly(logits, k) if module is None else _read_by_blocks(module, logits, k)
+    return read_plainly(logits, k) if module is None else _read_by_blocks(module, _single(logits), k)
 
 
-def _read_by_blocks(module: ModuleType, logits: torch.Tensor, k: int) -> Top:
-    shape = len(logits), k
-    ids, found, masses = np.empty(shape, np.int64), np.empty(shape, np.float32), np.empty(len(logits))
-    module.best(logits.float().contiguous().numpy(), ids, found, masses)
+def _read_by_blocks(module: ModuleType, rows: Floats, k: int) -> Top:
+    shape = len(rows), k
+    ids, found, masses = np.empty(shape, np.int64), np.empty(shape, np.float32), np.empty(len(rows))
+    module.best(np.ascontiguousarray(rows), ids, found, masses)
     peaks = found[:, 0].astype(np.float64)
     with np.errstate(invalid="ignore"):
         certain = np.exp(found - found[:, :1]).sum(axis=1, dtype=np.float64)
         return Top(ids, found, np.log(certain + np.fmax(masses, 0.0) / _MEAN) + peaks)
 
 
-def by_blocks(logits: torch.Tensor) -> bool:
+def by_blocks(logits: Array) -> bool:
     """Whether these rows are read by blocks."""
-    return logits.device.type == "cpu" and logits.shape[1] > SMALL and len(logits) > 0
+    return not far(logits) and logits.shape[1] > SMALL and len(logits) > 0
 
 
-def read_peaks(several: Sequence[torch.Tensor]) -> list[tuple[Ints, Floats]]:
+def _single(logits: Array) -> Floats:
+    """Rows in the host's memory, in the precision that ranks tokens."""
+    return fetched(full_precision(logits)).astype(np.float32, copy=False)
+
+
+def read_peaks(several: Sequence[Array]) -> list[tuple[Ints, Floats]]:
     """The best token of every row (of equals the lowest id) and its logit, on any device; all that is on another device
     than the host in one transfer."""
+    if not any(map(far, several)):
+        return [_peaks_on_host(_single(logits)) for logits in several]
     import torch
 
-    if not several or several[0].device.type == "cpu":
-        return [_peaks_on_host(logits.float().numpy()) for logits in several]
-    best = [logits.max(dim=-1) for logits in several]
+    best = [logits.detach().max(dim=-1) for logits in several]
     parts = [torch.stack([one.indices.int(), one.values.float().view(torch.int32)]) for one in best]
     return [(found[0].astype(np.int64), found[1].view(np.float32)) for found in _fetched(parts)]
 
@@ -101,21 +104,21 @@ def _peaks_on_host(rows: Floats) -> tuple[Ints, Floats]:
     return ids, rows[np.arange(len(rows)), ids]
 
 
-def read_plainly(logits: torch.Tensor, k: int) -> Top:
+def read_plainly(logits: Array, k: int) -> Top:
     """The same as `read_by_blocks`, with the exact normaliser, on any device."""
     return read_tops([(logits, k)])[0]
 
 
-def read_tops(several: Sequence[tuple[torch.Tensor, int]]) -> list[Top]:
+def read_tops(several: Sequence[tuple[Array, int]]) -> list[Top]:
     """The best tokens of logits, with how many of each row; all that is on another device than the host in one
     transfer."""
+    if not any(far(logits) for logits, _ in several):
+        return [_read_on_host(_single(logits), k) for logits, k in several]
     import torch
 
-    if all(k and logits.device.type == "cpu" for logits, k in several):
-        return [_read_on_host(logits.float().numpy(), k) for logits, k in several]
     parts = []
     for logits, k in several:
-        wide = logits.float()
+        wide = logits.detach().float()
         best = wide.topk(k, dim=-1)
         numbers = torch.cat([best.values, log_normalizer(wide).unsqueeze(-1)], dim=-1).view(torch.int32)
         parts.append(torch.cat([best.indices.int(), numbers], dim=-1))
@@ -138,16 +141,21 @@ def _fetched(parts: Sequence[torch.Tensor]) -> list[NDArray[np.int32]]:
     return [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
-def _read_on_host(rows: Floats, k: int) -> Top:
-    """`read_plainly` in numpy. The exponentials of a row add up in float64."""
-    here, first = np.arange(len(rows))[:, None], rows.shape[1] - k
+def best_tokens(rows: Row, k: int) -> Ints:
+    """The ``k`` best tokens of every row, best first; of equals the lower id."""
+    first = rows.shape[1] - max(k, 1)
     ids = rows.argpartition(first, axis=1)[:, first:]
     ids.sort(axis=1)  # so that of equals the lowest id comes first
-    best = rows[here, ids]
-    order = (-best).argsort(axis=1, kind="stable")
-    ids, best = ids[here, order], best[here, order]
+    order = (-np.take_along_axis(rows, ids, axis=1)).argsort(axis=1, kind="stable")
+    return np.take_along_axis(ids, order, axis=1)[:, :k]
+
+
+def _read_on_host(rows: Floats, k: int) -> Top:
+    """`read_plainly` in numpy. The exponentials of a row add up in float64."""
+    ids = best_tokens(rows, max(k, 1))
+    best = np.take_along_axis(rows, ids, axis=1)
     peaks = np.maximum(best[:, :1], np.finfo(np.float32).min)  # of a row in which no token is possible
     with np.errstate(invalid="ignore", divide="ignore"):
         light = rows - peaks
         masses = np.exp(light, out=light).sum(axis=1, dtype=np.float64)
-        return Top(ids, best, np.log(masses) + peaks[:, 0])
+        return Top(ids[:, :k], best[:, :k], np.log(masses) + peaks[:, 0])

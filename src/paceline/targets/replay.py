@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from paceline.errors import InputError
+from paceline.law.scores import Array, Row
 from paceline.targets.base import Done, Pending, Request, Rows, Target, common_length
 from paceline.targets.reading import Floats, Top
 from paceline.targets.scores import Scores
@@ -92,8 +92,8 @@ class ReplayTarget(Target):
                 )
 
     @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32
+    def dtype(self) -> str:
+        return "float32"
 
     def open(self, capacity: int = 0) -> ReplayRows:
         return ReplayRows()
@@ -168,14 +168,14 @@ class ReplayScores(Scores):
         return self._predicted, np.zeros(len(self._predicted), np.float32)
 
     @property
-    def logits(self) -> torch.Tensor:
-        return torch.stack([self._row(token) for token in self._predicted.tolist()])
+    def logits(self) -> Array:
+        return np.stack([self._row(token) for token in self._predicted.tolist()])
 
-    def row(self, node: int) -> torch.Tensor:
+    def row(self, node: int) -> Row:
         return self._row(self.choice(node))
 
-    def _row(self, token: int) -> torch.Tensor:
-        row = torch.full((self._vocab_size,), -torch.inf)
+    def _row(self, token: int) -> Row:
+        row = np.full(self._vocab_size, -np.inf, np.float32)
         row[token] = 0.0
         return row
 

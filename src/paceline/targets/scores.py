@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paceline.errors import InputError
+from paceline.law.scores import far, full_precision
 from paceline.targets.reading import Floats, Top, by_blocks, read_by_blocks, read_peaks, read_tops
 from paceline.tree import ROOT, Ints
 
 if TYPE_CHECKING:
-    import torch
-
     from paceline.law import Distribution
+    from paceline.law.scores import Array, Scored
     from paceline.targets.base import Request
 
 
@@ -29,13 +29,14 @@ class Scores:
     def __init__(
         self,
         request: Request,
-        logits: torch.Tensor | None,
+        logits: Array | None,
         *,
-        hidden: dict[int, torch.Tensor] | None = None,
-        early: torch.Tensor | None = None,
+        hidden: dict[int, Array] | None = None,
+        early: Array | None = None,
         rows: slice | None = None,
     ) -> None:
-        """``logits`` ``[rows, vocabulary]``, on the target's device; None for a prompt whose logits are not wanted.
+        """``logits`` ``[rows, vocabulary]``, numpy's or of a library that lends its memory by DLPack; torch's may be
+        on another device than the host. None for a prompt whose logits are not wanted.
         ``rows`` are those of the request's fresh rows that are scored here, by default all."""
         self.tokens, self.parents = request.tokens, request.parents[request.held :]
         self.start = request.rows.committed + (0 if rows is None else rows.start)
@@ -55,9 +56,9 @@ class Scores:
     def of(
         cls,
         request: Request,
-        logits: torch.Tensor | None,
-        hidden: dict[int, torch.Tensor] | None = None,
-        early: torch.Tensor | None = None,
+        logits: Array | None,
+        hidden: dict[int, Array] | None = None,
+        early: Array | None = None,
     ) -> Scores:
         """From the logits of `Request.scored` rows and the states and early logits of all fresh rows."""
         n, cut = len(request.tokens), request.prompt
@@ -65,7 +66,7 @@ class Scores:
             return cls(request, logits, hidden=hidden, early=early)
         assert logits is not None, "the root has logits"
 
-        def share(rows: slice, logits: torch.Tensor | None) -> Scores:
+        def share(rows: slice, logits: Array | None) -> Scores:
             states = {layer: found[rows] for layer, found in (hidden or {}).items()}
             return cls(request, logits, hidden=states, early=None if early is None else early[rows], rows=rows)
 
@@ -74,21 +75,21 @@ class Scores:
         return scores
 
     @property
-    def logits(self) -> torch.Tensor:
-        """Full logits, root row first, before any warp."""
+    def logits(self) -> Array:
+        """Full logits, root row first, before any warp, as the target has them."""
         if self._logits is None:
             raise InputError("logits of prompt rows were not computed; ask for them with Want(logits=True)")
         return self._logits
 
-    def row(self, node: int) -> torch.Tensor:
-        """The logits that follow a node."""
-        return self.logits[node - ROOT]
+    def row(self, node: int) -> Scored:
+        """The logits that follow a node, as the law reads them: numpy's, if they are in the host's memory."""
+        return full_precision(self.logits[node - ROOT])
 
     @property
     def _best(self) -> tuple[Ints, Floats]:
         """The most probable token after every row, and its logit."""
         if self._peaks is None:
-            self._peaks = read_peaks([self.logits.detach()])[0]
+            self._peaks = read_peaks([self.logits])[0]
         return self._peaks
 
     def choice(self, node: int) -> int:
@@ -112,15 +113,14 @@ class Scores:
         return Top(self._top.ids[:, :k], self._top.logits[:, :k], self._top.log_z)
 
     def _read(self, k: int) -> Top:
-        logits = self.logits.detach()
-        return read_by_blocks(logits, k) if by_blocks(logits) else read_tops([(logits, k)])[0]
+        return read_by_blocks(self.logits, k) if by_blocks(self.logits) else read_tops([(self.logits, k)])[0]
 
-    def hidden(self, layer: int) -> torch.Tensor:
+    def hidden(self, layer: int) -> Array:
         """States ``[rows, width]`` of a layer that `Want.hidden` named."""
         return self._hidden[layer]
 
     @property
-    def early(self) -> torch.Tensor:
+    def early(self) -> Array:
         """Logits ``[rows, vocabulary]`` of the early exit that `Want.early_exit` named."""
         assert self._early is not None, "no early exit was wanted"
         return self._early
@@ -128,13 +128,13 @@ class Scores:
     @property
     def _far(self) -> bool:
         """Whether the logits are on another device than the host."""
-        return self._logits is not None and self._logits.device.type != "cpu"
+        return self._logits is not None and far(self._logits)
 
 
 def read_choices(several: Sequence[Scores]) -> None:
     """Read what `Scores.choices` of several requests on another device will return, in one transfer."""
     unread = [scores for scores in several if scores._far and scores._peaks is None]
-    for scores, peaks in zip(unread, read_peaks([one.logits.detach() for one in unread]), strict=True):
+    for scores, peaks in zip(unread, read_peaks([one.logits for one in unread]), strict=True):
         scores._peaks = peaks
 
 
@@ -143,7 +143,7 @@ def read_wanted(several: Sequence[Scores]) -> None:
     are on another device in one transfer."""
     wanted = [scores for scores in several if scores._most and scores._logits is not None]
     unread = [scores for scores in wanted if scores._far and scores._top is None]
-    asked = [(scores.logits.detach(), min(scores._most, scores.logits.shape[-1])) for scores in unread]
+    asked = [(scores.logits, min(scores._most, scores.logits.shape[-1])) for scores in unread]
     for scores, top in zip(unread, read_tops(asked), strict=True):
         scores._top = top
     for scores in wanted:

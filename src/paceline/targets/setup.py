@@ -79,6 +79,12 @@ def processor() -> str:
     return next(names, platform.processor() or "unknown")
 
 
+def _card(device: str) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device)
+
+
 def kernels() -> str:
     """Which instructions torch and oneDNN use here. Environment variables can hold them below the processor's."""
     import torch
@@ -89,28 +95,24 @@ def kernels() -> str:
 
 def setup_of(target: Target) -> Setup:
     """The setup of a target."""
-    import torch
-
-    kind = target.device.type
+    kind = target.device.partition(":")[0]
     return Setup(
         model=target.name,
         fingerprint=target.fingerprint(),
         device=kind,
-        dtype=target.dtype_name,
-        threads=torch.get_num_threads() if kind == "cpu" else 0,
-        processor=torch.cuda.get_device_name(target.device) if kind == "cuda" else processor(),
+        dtype=target.dtype,
+        threads=target.threads if kind == "cpu" else 0,
+        processor=_card(target.device) if kind == "cuda" else processor(),
         recorded=target.recorded,
     )
 
 
 def described(target: Target) -> dict[str, Any]:
     """The facts about a target that are printed with measurements."""
-    import torch
-
     return {
         "model": target.name,
-        "dtype": target.dtype_name,
+        "dtype": target.dtype,
         "fingerprint": target.fingerprint(),
-        "device": str(target.device),
-        "threads": torch.get_num_threads(),
+        "device": target.device,
+        "threads": target.threads,
     }

@@ -21,8 +21,8 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 
+from paceline.law.scores import Array, Row
 from paceline.targets.base import Done, Pending, Request, Rows, Target
 from paceline.targets.scores import Scores
 from paceline.tree import DraftTree, Ints
@@ -62,7 +62,8 @@ class TableTarget(Target):
     """``table(history)`` gives the log2 weights of the next token; logits are those times ln 2, in float64.
 
     It counts as one layer, and embeds a token as a 1 in its own place. The hidden state of a row says the same in every
-    layer: the last token, and by half the one before it. An early exit has the logits themselves.
+    layer: the last token, and by half the one before it. An early exit has the logits themselves. What networks read,
+    states, embeddings and early logits, are tensors of torch; all else is numpy's.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class TableTarget(Target):
         *,
         eos: frozenset[int] = frozenset(),
         context_length: int | None = None,
-        dtype: torch.dtype = torch.float64,
+        dtype: str = "float64",
         prefill_chunk: int = 4,
     ) -> None:
         self.name = "table"
@@ -86,15 +87,15 @@ class TableTarget(Target):
         """How many forwards there were, for tests that count them."""
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> str:
         return self._dtype
 
     @property
     def layers(self) -> int:
         return 1
 
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.one_hot(tokens, self.vocab_size).to(self._dtype)
+    def embed(self, tokens: Array) -> Array:
+        return _tensor(np.eye(self.vocab_size, dtype=self._dtype))[tokens]
 
     def open(self, capacity: int = 0) -> TableRows:
         return TableRows(capacity)
@@ -112,27 +113,33 @@ class TableTarget(Target):
         seen = [(*prefix.tolist(), *tentative[ids].tolist()) for ids in request.visible]
         scored, early = seen[request.scored], None
         if request.want.early_exit is not None:
-            early = self._logits(seen)
+            early = _tensor(self._logits(seen))
             if request.on_early is not None:
                 request.on_early(early)
         states = self._states(seen) if request.want.hidden else None
         hidden = {} if states is None else dict.fromkeys(request.want.hidden, states)
         return Scores.of(request, self._logits(scored) if scored else None, hidden, early)
 
-    def _logits(self, histories: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        weights = torch.tensor([list(self.table(history)) for history in histories], dtype=torch.float64)
-        return (weights * math.log(2)).to(self._dtype)
+    def _logits(self, histories: Sequence[tuple[int, ...]]) -> Row:
+        weights = np.array([list(self.table(history)) for history in histories], np.float64)
+        return (weights * math.log(2)).astype(self._dtype)
 
-    def _states(self, histories: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        states = torch.zeros(len(histories), self.vocab_size, dtype=self._dtype)
+    def _states(self, histories: Sequence[tuple[int, ...]]) -> Array:
+        states = np.zeros((len(histories), self.vocab_size), self._dtype)
         for state, history in zip(states, histories, strict=True):
             for token, weight in zip(history[::-1], (1.0, 0.5), strict=False):
                 state[token] += weight
-        return states
+        return _tensor(states)
 
     def fingerprint(self) -> str:
         probe = [list(self.table((token,))) for token in range(self.vocab_size)]
         return hashlib.sha256(repr(probe).encode()).hexdigest()[:16]
+
+
+def _tensor(numbers: Row) -> Array:
+    import torch
+
+    return torch.from_numpy(numbers)
 
 
 def random_table(vocab_size: int, *, seed: int = 0, memory: int = 3, spread: int = 4, step: int = 1) -> Table:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,13 +23,11 @@ from paceline.engine.loop import Session
 from paceline.engine.observe import Observed, Observer
 from paceline.engine.serial import run
 from paceline.law import Distribution, Law
+from paceline.law.scores import Row, fetched, full_precision
 from paceline.planning.base import Planner
 from paceline.targets.base import Request, Rows, Target, Want
 from paceline.tree import EMPTY, ROOT, DraftTree
 from paceline.verify import Rule
-
-if TYPE_CHECKING:
-    import torch
 
 WIDE_ROWS = 16
 """Rows of a forward over a text that is known."""
@@ -82,7 +80,7 @@ def gather(
         tree, node = (EMPTY, ROOT) if child is None else (tree, child)
 
 
-def teacher_forced(target: Target, tokens: Ints, first: int, width: int = WIDE_ROWS) -> Iterator[torch.Tensor]:
+def teacher_forced(target: Target, tokens: Ints, first: int, width: int = WIDE_ROWS) -> Iterator[Row]:
     """The row before each of ``tokens[first:]``, scored on fresh rows, ``width`` at a time."""
     rows = target.open(len(tokens))
     try:
@@ -90,7 +88,7 @@ def teacher_forced(target: Target, tokens: Ints, first: int, width: int = WIDE_R
             piece = tokens[start : min(start + width, len(tokens) - 1)]
             scores = target.submit([Request.of_prompt(rows, piece, Want(logits=True))]).result()[0]
             rows.keep(range(len(piece)))
-            yield from scores.logits[max(0, first - 1 - start) :]
+            yield from fetched(full_precision(scores.logits))[max(0, first - 1 - start) :]
     finally:
         rows.close()
 

@@ -26,6 +26,7 @@ import torch
 from paceline.context import Context, Ending
 from paceline.drafters.base import Ask, Budget, Drafter, Plain, Seen
 from paceline.law import KeyedDice, Law, Noise, Sampling
+from paceline.law.scores import Array, Row
 from paceline.law.settings import of_kernel
 from paceline.law.table import Acts
 from paceline.targets.base import SPARE_ROWS, Request, Rows, Target, Want
@@ -73,7 +74,7 @@ class KnownScores(Scores):
     def _best(self) -> tuple[Ints, Floats]:
         return self._told.ids[:, 0], self._told.logits[:, 0]
 
-    def hidden(self, layer: int) -> torch.Tensor:
+    def hidden(self, layer: int) -> Array:
         return super().hidden(layer) if self._model is None else self._model.hidden(layer)
 
     def top(self, k: int) -> Top:
@@ -161,7 +162,7 @@ class DraftTimer(Contestant[None, RoundTimes]):
         request = Request.of_tree(rows, self._context.root, tree, self._drafter.needs)
         started = time.perf_counter()
         (scores,) = target.score([request])
-        scores.row(ROOT)[0].item()
+        float(scores.row(ROOT)[0])
         took = time.perf_counter() - started
         rows.keep([])
         return took, scores
@@ -299,7 +300,7 @@ def law_costs(vocabulary: int, repeats: int) -> dict[str, dict[str, float]]:
     }
 
 
-def _law_rows(vocabulary: int) -> dict[str, torch.Tensor]:
+def _law_rows(vocabulary: int) -> dict[str, Row]:
     """From certain to uniform."""
     random = np.random.default_rng(0)
     spread = random.normal(0, 3, vocabulary).astype(np.float32)
@@ -307,11 +308,10 @@ def _law_rows(vocabulary: int) -> dict[str, torch.Tensor]:
     peaked[random.choice(vocabulary, 8, replace=False)] += 12
     certain[7] += 30
     flat = random.normal(0, 0.05, vocabulary).astype(np.float32)
-    named = {"certain": certain, "a few peaks": peaked, "deviation 3": spread, "nearly flat": flat}
-    return {name: torch.from_numpy(row) for name, row in named.items()}
+    return {"certain": certain, "a few peaks": peaked, "deviation 3": spread, "nearly flat": flat}
 
 
-def _milliseconds(row: torch.Tensor, sampling: Sampling, tokens: np.ndarray, repeats: int) -> float:
+def _milliseconds(row: Row, sampling: Sampling, tokens: np.ndarray, repeats: int) -> float:
     """The median over positions, each with its own noise."""
     law, dice = Law(sampling, len(tokens) // 2), KeyedDice(Noise(0))
 

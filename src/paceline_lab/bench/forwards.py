@@ -153,7 +153,7 @@ def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
     also by torch's operations alone.
     An exact model has one path only."""
     if target.exact:
-        return {target.dtype_name: target.paths}
+        return {target.dtype: target.paths}
     found: dict[str, list[ForwardPath]] = {"own": [target.own]}
     for path in target.paths:
         if isinstance(path, Lean) and type(path) is not Lean:
@@ -191,11 +191,12 @@ def _timed(
 ) -> Iterator[TimedForward]:
     def along(path: list[ForwardPath]) -> torch.Tensor:
         with target.using(*path):
-            return target.score(requests)[-1].logits
+            logits: torch.Tensor = target.score(requests)[-1].logits
+            return logits
 
     paths = paths_of(target)
     others = {name: other.read(requests[0]) for name, other in theirs.items()}
-    settle = partial(_wait, target.device)
+    settle = partial(_wait, target.model.device)
     steps = [TimedStep(name, partial(along, path), settle) for name, path in paths.items()]
     steps += [TimedStep(name, step, settle) for name, step in others.items()]
     race = Race(contestants=steps, tidy=False)

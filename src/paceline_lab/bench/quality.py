@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
-from paceline.law.scores import log_probabilities
+from paceline.law.scores import Row, log_probabilities
 from paceline.targets.base import Target
 from paceline.testing.evidence import teacher_forced
 from paceline.tree import Ints
@@ -45,11 +45,11 @@ def compared(floats: Target, integers: Target, tokens: Ints) -> Predictions:
     count, nats, agreed, divergence = 0, [0.0, 0.0], 0, 0.0
     for window, first in windows(tokens):
         laws = [_log_law(target, window, first) for target in (floats, integers)]
-        followed = torch.from_numpy(window[first:])[:, None]
+        followed = window[first:, None]
         for number, law in enumerate(laws):
-            nats[number] -= float(law.gather(1, followed).sum())
+            nats[number] -= float(np.take_along_axis(law, followed, 1).sum())
         agreed += int((laws[0].argmax(1) == laws[1].argmax(1)).sum())
-        shares = laws[0].exp()
+        shares = np.exp(laws[0])
         divergence += float((shares * (laws[0] - laws[1]))[shares > 0].sum())
         count += len(followed)
     return Predictions(count, (nats[0], nats[1]), agreed, divergence)
@@ -64,6 +64,5 @@ def windows(tokens: Ints) -> Sequence[tuple[Ints, int]]:
     return [(tokens[:WINDOW], 1), *later]
 
 
-def _log_law(target: Target, tokens: Ints, first: int) -> torch.Tensor:
-    rows = torch.stack(list(teacher_forced(target, tokens, first)))
-    return log_probabilities(rows.double())
+def _log_law(target: Target, tokens: Ints, first: int) -> Row:
+    return log_probabilities(np.stack(list(teacher_forced(target, tokens, first))).astype(np.float64))

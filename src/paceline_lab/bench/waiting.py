@@ -24,7 +24,7 @@ class Waiting(Target):
         self.prefill_chunk = model.prefill_chunk
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> str:
         return self._model.dtype
 
     @property

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 import numpy as np
-import torch
 
 from paceline.engine.observe import Observed
+from paceline.law.scores import Array, fetched, full_precision
 from paceline.tree import Ints
 
 SHOWN = 3
@@ -34,9 +34,9 @@ class RowWitness:
             paths.append(np.append(paths[parent] if parent >= 0 else before, token))
         self.note(paths, scores.logits, beside=len(paths) - 1)
 
-    def note(self, texts: Sequence[Ints], logits: torch.Tensor, beside: int) -> None:
+    def note(self, texts: Sequence[Ints], logits: Array, beside: int) -> None:
         """Note the row after each of these texts, which was scored ``beside`` others of its sequence."""
-        for text, row in zip(texts, logits.numpy(), strict=True):
+        for text, row in zip(texts, fetched(full_precision(logits)), strict=True):
             found = blake2b(np.ascontiguousarray(row).tobytes(), digest_size=16).digest()
             known = self._digests.setdefault(blake2b(text.tobytes(), digest_size=16).digest(), found)
             self.again += known is not found

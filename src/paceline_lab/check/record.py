@@ -27,6 +27,7 @@ from paceline.engine.loop import Session
 from paceline.engine.observe import Observed, Observer
 from paceline.engine.serial import run
 from paceline.law import KeyedDice, Law, Sampling
+from paceline.law.scores import Row, fetched
 from paceline.law.table import Acts, SettingRow
 from paceline.planning.fixed import Fixed
 from paceline.targets.base import Rows, Target
@@ -37,7 +38,7 @@ from paceline_lab.check.cases import Setting
 
 TOLERANCE = 1e-6
 """In a probability."""
-ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
+ROUNDING = {"float64": 1e-6, "float32": 1e-3, "bfloat16": 0.2, "float16": 0.05}
 """The share of the logits' spread by which kernels may change the middle row of a text."""
 
 INTEGERS = 0.2
@@ -53,7 +54,7 @@ class Recording:
     tokens: Ints
     finish: Finish
     logprobs: list[float]
-    narrow: list[torch.Tensor]
+    narrow: list[Row]
 
     @property
     def start(self) -> int:
@@ -65,14 +66,14 @@ class Recording:
         return self.tokens[self.start :]
 
     @cached_property
-    def wide(self) -> list[torch.Tensor]:
+    def wide(self) -> list[Row]:
         """The rows again, teacher-forced, sixteen at a time."""
         return list(teacher_forced(self.target, self.tokens, self.start))
 
     @cached_property
     def scale(self) -> float:
         """The spread of a row's logits, at least 1: the unit of tolerances on logits and log-probabilities."""
-        return max(1.0, float(np.median([float(row.float().std()) for row in self.narrow])))
+        return max(1.0, float(np.median([float(row.std()) for row in self.narrow])))
 
     def control(self) -> list[Flip]:
         """Choices that change when the same text is scored wide: the noise floor of this target and type."""
@@ -87,10 +88,10 @@ class Recording:
 
 def record(setting: Setting, target: Target, rows: Rows, witness: Observer | None = None) -> Recording:
     """Decode plainly and keep everything that later comparisons need."""
-    context, narrow = setting.context(), list[torch.Tensor]()
+    context, narrow = setting.context(), list[Row]()
 
     def note(seen: Observed) -> None:
-        narrow.append(seen.scores.row(ROOT).clone())
+        narrow.append(fetched(seen.scores.row(ROOT)).copy())
         if witness is not None:
             witness(seen)
 
@@ -105,10 +106,10 @@ def row_faults(recording: Recording) -> tuple[str, ...]:
     target = recording.target
     if not isinstance(target, HFTarget) or target.switch is not None:
         return ()
-    own = target.own.unassisted(torch.from_numpy(recording.tokens[:-1]))[recording.start - 1 :].double()
+    own = target.own.unassisted(torch.from_numpy(recording.tokens[:-1]))[recording.start - 1 :].cpu().double().numpy()
     limit = (INTEGERS if target.exact else ROUNDING.get(target.dtype, 0.2)) * recording.scale
     for name, rows in (("one at a time", recording.narrow), ("sixteen at a time", recording.wide)):
-        gap = float((torch.stack(rows).double() - own).abs().amax(dim=-1).median())
+        gap = float(np.median(np.abs(np.stack(rows) - own).max(axis=-1)))
         if not gap <= limit:
             return (f"rows scored {name} are {gap:.2g} from the model's own, where {limit:.2g} is rounding",)
     return ()
@@ -118,38 +119,37 @@ def law_faults(recording: Recording) -> tuple[str, ...]:
     """A sentence about the first place where our law of a recorded text differs from transformers'."""
     law = Law(recording.setting.sampling, recording.start)
     for index, row in enumerate(recording.narrow, start=recording.start):
-        tokens, exact = recording.tokens[:index], row.double()
+        tokens, exact = recording.tokens[:index], row.astype(np.float64)
         found = law.distribution(exact, tokens)
         difference = -expected_law(exact, tokens, recording.start, recording.setting.sampling)
         difference[found.ids] += found.probs
-        gap = _gap(difference, law.adjust(exact, tokens).cpu().numpy())
+        gap = _gap(difference, fetched(law.adjust(exact, tokens)))
         if gap > TOLERANCE:
             return (f"the law at index {index} differs from transformers' by {gap:.2g} in a probability",)
     return ()
 
 
-def _gap(difference: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
+def _gap(difference: NDArray[np.float64], scores: Row) -> float:
     """The largest difference in the probability of a score. Tokens that tie count together: half precision makes
     many ties, and we keep the lowest id inside a warp's border, where transformers keeps what its sort puts first."""
     _, tied = np.unique(scores, return_inverse=True)
     return float(np.abs(np.bincount(tied, weights=difference)).max())
 
 
-def expected_law(row: torch.Tensor, tokens: Ints, prompt: int, sampling: Sampling) -> NDArray[np.float64]:
+def expected_law(row: Row, tokens: Ints, prompt: int, sampling: Sampling) -> NDArray[np.float64]:
     """Probabilities by transformers' processors, in its order; what it lacks acts by a formula of the setting's."""
     emitted = torch.bincount(torch.from_numpy(tokens[prompt:]), minlength=len(row))
     processors = [_processor(*group, emitted) for group in sampling.groups(Acts.ON_LOGITS)]
     if not sampling.greedy:
         processors.append(theirs.TemperatureLogitsWarper(sampling.temperature))
         processors += [_processor(*group, emitted) for group in sampling.groups(Acts.AS_CUT)]
-    ids, scores = torch.from_numpy(tokens)[None], row.cpu()[None].clone()
+    ids, scores = torch.from_numpy(tokens)[None], torch.tensor(row)[None]
     for processor in processors:
         scores = processor(ids, scores)
     scores = scores[0]
     if sampling.greedy:
         scores = torch.where(torch.arange(len(scores)) == scores.argmax(), scores, float("-inf"))
-    probabilities: NDArray[np.float64] = Law(Sampling(), 0).log_probabilities(scores).exp().numpy()
-    return probabilities
+    return np.exp(Law(Sampling(), 0).log_probabilities(scores))
 
 
 def _processor(

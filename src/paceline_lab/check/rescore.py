@@ -19,6 +19,7 @@ import torch
 
 from paceline.engine.follow import Flip
 from paceline.law import Law, Noise
+from paceline.law.scores import Row, fetched
 from paceline.targets.base import Target
 from paceline.targets.hf.packed import parameter_count
 from paceline.targets.hf.target import HFTarget
@@ -26,7 +27,7 @@ from paceline.targets.place import free_memory
 from paceline.testing.evidence import teacher_forced
 from paceline_lab.check.record import Recording
 
-WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.float32: torch.float64}
+WIDER = {"bfloat16": torch.float32, "float16": torch.float32, "float32": torch.float64}
 CONTENDERS = 32
 """Tokens of a row whose logits count for its error; the noise makes any of them a candidate."""
 
@@ -43,7 +44,7 @@ class Rescorer:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._recording: Recording | None = None
-        self._rows: list[torch.Tensor] = []
+        self._rows: list[Row] = []
         self._error = 0.0
 
     @cached_property
@@ -52,7 +53,7 @@ class Rescorer:
 
     def judge(self, flip: Flip, recording: Recording) -> Cause:
         """The cause of a difference from a recorded text. In float64, and where rows are exact, none is a near tie."""
-        if self._target.dtype == torch.float64 or self._target.exact:
+        if self._target.dtype == "float64" or self._target.exact:
             return Cause.BUG
         if self._twin is None:
             return Cause.NOT_RESCORED
@@ -80,30 +81,30 @@ def wider_twin(target: Target) -> Target | None:
     return twin
 
 
-def measured_error(recording: Recording, precise: list[torch.Tensor]) -> float:
+def measured_error(recording: Recording, precise: list[Row]) -> float:
     """The largest error on this text, narrow or wide, in the logit of a token that sampling may well choose."""
     worst = 0.0
     for narrow, wide, true in zip(recording.narrow, recording.wide, precise, strict=True):
-        best = true.topk(min(CONTENDERS, len(true))).indices
-        found = torch.stack([narrow[best], wide[best]]).double()
-        worst = max(worst, float((found - true[best].double()).abs().max()))
+        best = np.argsort(true)[-CONTENDERS:]
+        found = np.stack([narrow[best], wide[best]])
+        worst = max(worst, float(np.abs(found - true[best].astype(np.float64)).max()))
     return worst
 
 
-def _both_on_top(flip: Flip, recording: Recording, row: torch.Tensor, error: float) -> bool:
+def _both_on_top(flip: Flip, recording: Recording, row: Row, error: float) -> bool:
     """Whether both candidates win by this row, each granted twice the error, in score and at the warps' borders."""
     sampling, tokens = recording.setting.sampling, recording.tokens[: flip.index]
     temperature = sampling.temperature or 1.0
     slack = 2 * error * math.prod(row.stretch(value) for row, value in sampling.acting() if row.stretch) / temperature
     law = Law(sampling, recording.start)
-    scores = law.adjust(row, tokens).double().cpu().numpy() / temperature
+    scores = fetched(law.adjust(row, tokens)).astype(np.float64) / temperature
     if not sampling.greedy:
         scores = scores + Noise(sampling.seed).gumbel(flip.index, np.arange(len(scores)))
     best = float(scores[law.distribution(row, tokens).ids].max())
     looser = {row.name: row.loosened(value, slack) for row, value in sampling.acting() if row.loosened}
     loose = Law(replace(sampling, **looser), recording.start)
     for candidate in (flip.chosen, flip.expected):
-        raised = row.clone()
+        raised = row.copy()
         raised[candidate] += 2 * error
         inside = sampling.greedy or loose.distribution(raised, tokens).probability(candidate) > 0
         if best - scores[candidate] > slack or not inside:

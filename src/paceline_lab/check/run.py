@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 
-import torch
+import numpy as np
 
 from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
@@ -107,7 +107,7 @@ class Checker:
         self._rescorer = Rescorer(self.target)
         self._rows: Rows = self.target.open(RESERVED_ROWS)
         self._witness = RowWitness() if self.target.exact else None
-        self.report = Report(self.target.name, self.target.dtype_name, self.target.fingerprint(), tuple(self.batches))
+        self.report = Report(self.target.name, self.target.dtype, self.target.fingerprint(), tuple(self.batches))
 
     def run(self) -> Report:
         """All cases, some settings at a time. A method that cannot draft for this target is refused first: no bug."""
@@ -146,7 +146,7 @@ class Checker:
         recording = record(setting, self.target, self._rows, self._witness)
         if self._witness is not None:
             texts = [recording.tokens[:index] for index in range(recording.start, len(recording.tokens))]
-            self._witness.note(texts, torch.stack(recording.wide), beside=WIDE_ROWS - 1)
+            self._witness.note(texts, np.stack(recording.wide), beside=WIDE_ROWS - 1)
         self.report.control_flips += len(recording.control())
         self.report.control_tokens += len(recording.emitted)
         for name, faults in ((ROWS, row_faults(recording)), (LAW, law_faults(recording))):

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     )
     with progress("plain decoding") as checker.progress:
         report = checker.run()
-    _print(report, str(lm.target.device))
+    _print(report, lm.target.device)
     if options.json:
         print_json(report.summary())
     return 1 if report.bugs else 0

@@ -183,7 +183,7 @@ class Bench:
     def _records(self) -> bool:
         """Whether forwards are CUDA graphs. None was measured yet."""
         path = getattr(self.target, "fixed", None)
-        return self.target.device.type == "cuda" and path is not None and path.refused is None
+        return self.target.device.startswith("cuda") and path is not None and path.refused is None
 
     def found(self, logits: torch.Tensor) -> Outcomes:
         chosen = outcomes(logits, self.tree, self.context, self.outlook, kappa=self.kappa, shared=self.shape.shared)

@@ -20,7 +20,7 @@ from paceline.drafters.networks.redrafter.checkpoint import write_head
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
 from paceline.files import check_folder, claimed, naming, write_whole
-from paceline.targets.place import free_memory
+from paceline.targets.place import free_memory, named_dtype
 from paceline_make.redrafter.data import TokenStream, divided, stream_of
 from paceline_make.redrafter.labels import Labels, LabelSettings, Teacher, joined
 from paceline_make.redrafter.lessons import FreshLessons, Lessons, StoredLessons, rank
@@ -107,7 +107,8 @@ class Workshop:
     def embedding(self) -> torch.Tensor:
         """The target's input embedding, in float32."""
         ids = torch.arange(self.target.vocab_size, device=self.target.device)
-        return self.target.embed(ids).float().clone()
+        embedded: torch.Tensor = self.target.embed(ids).float().clone()
+        return embedded
 
     @cached_property
     def shape(self) -> HeadShape:
@@ -142,7 +143,7 @@ class Workshop:
         """Refuse a head that is too large before it is made: a system may end the process instead of refusing."""
         with torch.device("meta"):
             needed = TRAINED_BYTES * RecurrentHead(self.shape).parameters_in_all
-        free = free_memory(self.target.device)
+        free = free_memory(torch.device(self.target.device))
         if free is not None and needed > free:
             raise InputError(
                 f"training a head of this shape takes {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free; make "
@@ -155,7 +156,7 @@ class Workshop:
         if shape.rank or shape.exit != shape.width:
             return
         with torch.inference_mode():
-            states = torch.eye(shape.width, device=self.target.device, dtype=self.target.dtype)
+            states = torch.eye(shape.width, device=self.target.device, dtype=named_dtype(self.target.dtype))
             own = (self.target.unembed(states) - self.target.unembed(torch.zeros_like(states[:1]))).float().cpu().T
         rows = own if head.token_ids is None else own[head.token_ids]
         output: Any = head.lm_head[shape.blocks]

@@ -18,6 +18,7 @@ from paceline.drafters.networks.redrafter.drafter import HeadState
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.law import Sampling
 from paceline.targets.base import Request, Target
+from paceline.targets.place import named_dtype
 from paceline_make.redrafter.data import Ids
 
 DRAFTS = 15
@@ -82,8 +83,8 @@ def coverage(text: Ids, shape: HeadShape) -> float:
     return float(counts[: shape.known].sum() / max(1, counts.sum()))
 
 
-def _type_of(target: Target) -> torch.dtype:
-    return torch.float32 if target.exact else target.dtype
+def _type_of(target: Target) -> torch.dtype | None:
+    return torch.float32 if target.exact else named_dtype(target.dtype)
 
 
 def _draft_seconds(head: RecurrentHead, target: Target) -> float:

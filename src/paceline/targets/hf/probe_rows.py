@@ -84,7 +84,7 @@ def feed(target: HFTarget, rows: Rows, request: Request) -> torch.Tensor | None:
 
 def scored(target: HFTarget, rows: Rows, prefix: Ints, draft: DraftTree) -> torch.Tensor:
     """The rows of root and draft in one forward; leaves ``rows`` as they were."""
-    logits = target.forward([Request.of_tree(rows, int(prefix[-1]), draft)])[0].logits
+    logits: torch.Tensor = target.forward([Request.of_tree(rows, int(prefix[-1]), draft)])[0].logits
     rows.keep([])
     return logits
 
@@ -95,5 +95,5 @@ def gap(target: HFTarget, one: torch.Tensor, other: torch.Tensor, share: float =
     row to another expert."""
     spread = float(other.float().std()) or 1.0
     gaps = (one.double() - other.double()).square().mean(dim=-1).sqrt()
-    gap = float(gaps.median() if target.dtype.itemsize == 2 else gaps.max())
-    return not gap <= TOLERANCE.get(target.dtype, 0.2) * share * spread
+    gap = float(gaps.median() if one.dtype.itemsize == 2 else gaps.max())
+    return not gap <= TOLERANCE.get(one.dtype, 0.2) * share * spread

@@ -119,14 +119,16 @@ class HFTarget(Target):
         return self._own.anatomy
 
     @property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self._own.model.dtype
-        return dtype
+    def dtype(self) -> str:
+        return str(self._own.model.dtype).removeprefix("torch.")
 
     @property
-    def device(self) -> torch.device:
-        device: torch.device = self._own.model.device
-        return device
+    def device(self) -> str:
+        return str(self._own.model.device)
+
+    @property
+    def threads(self) -> int:
+        return torch.get_num_threads()
 
     @property
     def parameters(self) -> int:

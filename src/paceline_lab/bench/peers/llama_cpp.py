@@ -324,7 +324,7 @@ def _drafted(terms: Terms, usual: int) -> int:
 
 def _loaded(which: str, weights: PeerWeights, options: dict[str, str], context: int) -> LlamaModel:
     """The target or its draft model; peers of one type share the file."""
-    kind = _kind(options, weights.target.dtype_name)
+    kind = _kind(options, weights.target.dtype)
     return LlamaModel(weights.converted(f"{which}-{kind}.gguf", partial(write_gguf, kind)), kind, context)
 
 

@@ -110,7 +110,7 @@ def make(name: str, terms: Terms) -> TextContestant:
     sampling = terms.sampling
     if sampling.lacking("mlx-lm"):
         raise Missing("mlx-lm cuts by top-p and min-p before temperature, and penalises otherwise: another law")
-    if terms.weights.target.dtype_name == "float64":
+    if terms.weights.target.dtype == "float64":
         raise Missing("mlx-lm does not compute in float64; choose float32 or less")
     if name == "mlx-lm":
         return MlxLm(terms, None)

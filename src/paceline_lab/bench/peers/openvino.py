@@ -166,7 +166,7 @@ def check_installed(name: str, options: Mapping[str, str]) -> None:
 def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
     check_installed(name, terms.options)
-    sampling, kind = terms.sampling, _kind(terms.options, terms.weights.target.dtype_name)
+    sampling, kind = terms.sampling, _kind(terms.options, terms.weights.target.dtype)
     if sampling.lacking("openvino"):
         raise Missing("OpenVINO cuts by min-p before top-p, and penalises otherwise: another law")
     opened, drafting, facts = _drafting(name, terms, kind)
@@ -219,7 +219,7 @@ def _pipeline(folder: Path, kind: str, tokenizer: Path | None = None, **how: Any
 def opened(options: dict[str, str], weights: PeerWeights, context: int) -> TextReader:
     """The target in OpenVINO by itself, as the options of a peer say. `Missing` where it cannot be."""
     check_installed("openvino", options)
-    kind = _kind(options, weights.target.dtype_name)
+    kind = _kind(options, weights.target.dtype)
     return Paged(_folder("target", weights, kind), kind, context)
 
 

@@ -151,14 +151,14 @@ class VLLM(TextContestant):
         self.remembers = facts.get("learning") == KEPT
         target = terms.weights.target
         self.name, self._context = terms.name, min(target.context_length or CONTEXT, CONTEXT)
-        engine = {"model": str(terms.weights.folder), "dtype": target.dtype_name, "seed": 0, "max_num_seqs": 1}
+        engine = {"model": str(terms.weights.folder), "dtype": target.dtype, "seed": 0, "max_num_seqs": 1}
         engine |= {"max_model_len": self._context, "enforce_eager": True, "disable_log_stats": False}
         engine |= {"enable_prefix_caching": False, **speculative}
         self._engine = Engine(python, engine, torch.get_num_threads())
         self._facts = {
             "library": "vllm",
             "model": target.name,
-            "dtype": target.dtype_name,
+            "dtype": target.dtype,
             "attention": "vllm",
             **self._engine.facts,
             "compiled": False,
@@ -216,12 +216,12 @@ def make(name: str, terms: Terms) -> TextContestant:
     """The peer of that name. `Missing` where it cannot take part."""
     speculative, facts = _speculative(name, terms)
     python = _python(name, terms.options)
-    sampling, dtype = terms.sampling, terms.weights.target.dtype_name
+    sampling, dtype = terms.sampling, terms.weights.target.dtype
     if sampling.lacking("vllm"):
         raise Missing("vLLM cuts by min-p before top-k, and penalises otherwise: another law")
     if dtype not in DTYPES:
         raise Missing(f"vLLM computes in {', '.join(DTYPES)}, not in {dtype}")
-    if (device := terms.weights.target.device.type) != "cpu":
+    if (device := terms.weights.target.device) != "cpu":
         raise Missing(f"vLLM takes a whole device for itself, and {device} has the target on it; choose --device cpu")
     if speculative and not sampling.greedy:
         raise Missing("vLLM 0.33 reads unset memory where it samples with drafts on a CPU; choose --temperature 0")

@@ -235,7 +235,7 @@ class Referee:
 
     @property
     def _on_cpu(self) -> bool:
-        return self.plain.target.device.type == "cpu"
+        return self.plain.target.device == "cpu"
 
     def _explain(self, partings: Sequence[Parted]) -> None:
         """Record why texts of the warm-up differ. This may load a wider model, so it comes at the end."""

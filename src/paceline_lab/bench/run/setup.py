@@ -41,7 +41,7 @@ from paceline_lab.bench.run.protocol import Conditions, Referee
 from paceline_lab.bench.run.record import About
 from paceline_lab.bench.suites import Workload, encode, open_suite
 
-HALF = (torch.bfloat16, torch.float16)
+HALF = ("bfloat16", "float16")
 REPLAY = "replay:"
 TRIAL = 2
 """Tokens that another library writes to show that it can."""
@@ -172,8 +172,8 @@ def opened(
         contestants += peers
         for who in contestants:
             leaving.callback(who.close)
-        gauges: dict[str, Gauge] = {"peak": Peak(target.device)}
-        meter, metering = _meter(energy, watts, str(target.device))
+        gauges: dict[str, Gauge] = {"peak": Peak(torch.device(target.device))}
+        meter, metering = _meter(energy, watts, target.device)
         if meter is not None:
             leaving.callback(meter.close)
             gauges["joules"] = meter
@@ -192,7 +192,9 @@ def opened(
             race=Race(
                 contestants=contestants,
                 clock=time.perf_counter if replayed is None else stopped,
-                settle=partial(torch.cuda.synchronize, target.device) if target.device.type == "cuda" else lambda: None,
+                settle=partial(torch.cuda.synchronize, target.device)
+                if target.device.startswith("cuda")
+                else lambda: None,
                 gauges=gauges,
                 progress=progress,
             ),

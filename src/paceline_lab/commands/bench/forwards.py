@@ -53,9 +53,9 @@ def time_forwards(options: argparse.Namespace) -> int:
         target = load_model(options).target
     if not isinstance(target, HFTarget):
         raise InputError(f"{target.name} is no model of transformers, whose forwards are timed here")
-    speed, size = forwards.bandwidth(target.device), forwards.bytes_of_token(target, options.context[0])
-    say(f"{target.name} {target.dtype_name} on {target.device}, medians of {options.rounds}")
-    if target.device.type == "cpu":
+    speed, size = forwards.bandwidth(target.model.device), forwards.bytes_of_token(target, options.context[0])
+    say(f"{target.name} {target.dtype} on {target.device}, medians of {options.rounds}")
+    if target.device == "cpu":
         say(f"{processor()}, {counted(torch.get_num_threads(), 'thread')}: {instruction_sets()}")
     say(
         f"a token of plain decoding reads {size / 1e9:.3g} GB behind {options.context[0]} tokens; at the "
@@ -82,7 +82,7 @@ def time_forwards(options: argparse.Namespace) -> int:
     if refused is not None:
         say(f"Fixed shapes were NOT used: {refused}")
     if options.json:
-        about = {"model": target.name, "dtype": target.dtype_name, "bandwidth": speed, "bytes_of_token": size}
+        about = {"model": target.name, "dtype": target.dtype, "bandwidth": speed, "bytes_of_token": size}
         about |= {"instruction_sets": instruction_sets(), "threads": torch.get_num_threads()}
         shapes = {(one.context, one.sequences) for one in found}
         least = {shape: 1000 * forwards.bytes_of_token(target, *shape) / speed for shape in shapes}

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
                 raise InputError(f"{name} has no text to read")
             found[name] = quality.compared(floats.target, integers.target, tokens)
             advance(name, done, len(texts))
-    dtypes = floats.target.dtype_name, integers.target.dtype_name
+    dtypes = floats.target.dtype, integers.target.dtype
     head = ("", "tokens", *dtypes, "change", "same choice", "divergence")
     say(f"{floats.target.name}: nats per token, the end of each file\n")
     say(

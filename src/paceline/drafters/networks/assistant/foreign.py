@@ -18,7 +18,17 @@ from paceline.law import Outlook
 from paceline.law.table import Acts
 from paceline.targets.base import Rows
 from paceline.targets.chains import Chain
-from paceline.translate import CONTEXT, LATTICE, WORD_WINDOW, Bridge, Follower, Habit, Lattice, Strategy, TranslatedDraft
+from paceline.translate import (
+    CONTEXT,
+    LATTICE,
+    WORD_WINDOW,
+    Bridge,
+    Follower,
+    Habit,
+    Lattice,
+    Strategy,
+    TranslatedDraft,
+)
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints, merge
 
 ROWS_ROLLED_BACK = Counter(

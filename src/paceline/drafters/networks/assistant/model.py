@@ -53,9 +53,9 @@ class DraftModel:
 
         if not isinstance(model, (str, Path)):
             return cls(open_model(model)[0])
-        name, device = model, str(beside.device)
-        quantize = beside.dtype_name if dtype is None and beside.exact else None
-        kind = None if quantize else dtype or beside.dtype_name
+        name, device = model, beside.device
+        quantize = beside.dtype if dtype is None and beside.exact else None
+        kind = None if quantize else dtype or beside.dtype
 
         def read() -> DraftModel:
             target, tokenizer = open_model(name, dtype=kind, quantize=quantize, device=device, strict=dtype is not None)

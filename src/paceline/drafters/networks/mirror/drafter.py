@@ -381,5 +381,5 @@ def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...]) -> 
         raise InputError(
             "mirror's draft model is loaded by a process of its own; give its name or folder, not a loaded model"
         )
-    quantize = target.dtype_name if target.exact else None
-    return DraftPlace(str(origin), None if quantize else target.dtype_name, quantize, device, cpus)
+    quantize = target.dtype if target.exact else None
+    return DraftPlace(str(origin), None if quantize else target.dtype, quantize, device, cpus)

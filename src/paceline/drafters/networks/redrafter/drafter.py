@@ -138,7 +138,7 @@ class ReDrafter(Drafter):
         from paceline.drafters.networks.redrafter.search import BeamSearch, shared_luck, trees
 
         head, target, noises = *self._fitted(), [SharedNoise.of(ask.state.context, self._noise) for ask in asks]
-        luck = None if target.device.type == "cuda" else shared_luck(noises)
+        luck = None if target.device.startswith("cuda") else shared_luck(noises)
         numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks) if luck else noises)
         search = BeamSearch(head, target, shape, adjusting=adjusting, luck=luck)
         whole = luck is None and adjusting is None
@@ -178,9 +178,10 @@ class ReDrafter(Drafter):
         depths = [min(self.length, ask.budget.depth, ask.budget.nodes) for ask in asks]
         coins = [None if noise is None else noise.coins(0) for noise in noises]
         rows, shape = SearchInputs.of(contexts, depths, self.width, coins)
-        numbers = sent(torch.tensor(rows), target.device)
+        device = torch.device(target.device)
+        numbers = sent(torch.tensor(rows), device)
         adjusts = any(context.sampling.adjusts for context in contexts)
-        adjusting = Adjusting(contexts, head.token_ids, head.shape.known, target.device) if adjusts else None
+        adjusting = Adjusting(contexts, head.token_ids, head.shape.known, device) if adjusts else None
         return numbers, shape, adjusting
 
     def _searched(

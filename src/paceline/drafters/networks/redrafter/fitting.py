@@ -15,6 +15,7 @@ from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.targets.hf.packed import pack
 from paceline.targets.hf.speed import packing_pays
+from paceline.targets.place import named_dtype
 from paceline.targets.pocket.names import BALLAST_MARK
 
 ALIKE = torch.zeros(1, dtype=torch.int64)
@@ -42,8 +43,8 @@ def head_for(named: str | Path, target: Target) -> FittedHead:
             f"no head for {target.name} comes with paceline; train one with 'paceline train redrafter' and give "
             f"head=FOLDER"
         )
-    kind = torch.float32 if target.exact else target.dtype
-    key = stamp(folder), str(kind), str(target.device), width
+    kind = torch.float32 if target.exact else named_dtype(target.dtype)
+    key = stamp(folder), str(kind), target.device, width
 
     def made() -> FittedHead:
         head, config = read_head(folder)

@@ -95,7 +95,8 @@ class IntegerTarget(HFTarget):
         with self.using(path):
             self.forward([Request.of_prompt(rows, tokens[:half])])
             rows.keep(range(half))
-            return self.forward([Request.of_tree(rows, int(tokens[half]), tree)])[0].logits
+            logits: torch.Tensor = self.forward([Request.of_tree(rows, int(tokens[half]), tree)])[0].logits
+            return logits
 
     @torch.no_grad()
     def _rows_are_alike(self) -> bool:
@@ -119,7 +120,7 @@ class IntegerTarget(HFTarget):
         return self._ordinary
 
     @property
-    def dtype_name(self) -> str:
+    def dtype(self) -> str:
         return f"int{self._bits}"
 
 
