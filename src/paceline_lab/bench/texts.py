@@ -1,4 +1,5 @@
-"""Texts of the contestants of a race. Drafts must change nothing, so all must equal the texts of the base."""
+"""Texts of the contestants of a race: their speeds, compared within a heat, and whether drafts changed nothing, so that
+all equal the texts of the base."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from paceline_lab.bench.race import Heat
+from paceline_lab.bench.race import Heat, Lap
 from paceline_lab.bench.statistics import repeated_share
 
 
@@ -43,7 +44,20 @@ class Texts(Generic[Written]):
 
     heats: Sequence[Heat[Written]]
     base: str
-    """The contestant whose texts the others are compared with."""
+    """The contestant with which the others are compared."""
+
+    def speed(self, lap: Lap[Written]) -> float:
+        """Tokens per second of one text, the whole call."""
+        return len(lap.result.tokens) / lap.seconds
+
+    def speeds(self, name: str) -> list[float]:
+        """The speed of every text of a contestant."""
+        return [self.speed(heat.laps[name]) for heat in self.heats]
+
+    def ratios(self, name: str, base: str = "") -> list[float]:
+        """The speed of each text over that of the base, or of another contestant, in the same heat."""
+        pairs = zip(self.speeds(name), self.speeds(base or self.base), strict=True)
+        return [mine / other for mine, other in pairs]
 
     def texts(self, name: str) -> list[Written]:
         """The texts of a contestant, heat by heat."""
