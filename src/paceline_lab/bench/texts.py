@@ -3,12 +3,12 @@ all equal the texts of the base."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from paceline_lab.bench.race import Heat, Lap
-from paceline_lab.bench.statistics import repeated_share
+from paceline_lab.bench.statistics import LOOPING, STABLE, repeated_share
 
 
 class HasTokens(Protocol):
@@ -78,3 +78,15 @@ class Texts(Generic[Written]):
     def repetition(self) -> float:
         """The share of repeated 8-grams in the base's texts: where it is high, methods that copy are flattered."""
         return repeated_share([text.tokens for text in self.texts(self.base)])
+
+
+def cautions(repeated: float, flattered: str, spread: float | None, differ: str) -> Iterator[str]:
+    """Warnings about a measurement: that its texts loop, or that times of the same work differ much. ``spread`` is the
+    ratio of the slowest time to the fastest; ``differ`` begins the sentence on it."""
+    yield f"repeated 8-grams {repeated:.0%}"
+    if repeated > LOOPING:
+        yield f"the texts loop, which flatters {flattered}"
+    if spread is None:
+        yield "one pass, so the noise of the speeds is unknown"
+    elif spread > STABLE:
+        yield f"unstable: {differ} by {spread:.1f}x"

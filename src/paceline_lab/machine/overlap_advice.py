@@ -7,7 +7,7 @@ is no interval of measured speeds; the advice allows for the error of the law.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import product
@@ -17,6 +17,7 @@ from paceline.context import Context
 from paceline.drafters.assistant import Assistant, DraftModel
 from paceline.drafters.mirror.drafter import Mirror
 from paceline_lab.bench.early_exit import Stop, foreseen
+from paceline_lab.bench.race import Progress
 from paceline_lab.bench.statistics import Estimate, SpeedVerdict
 from paceline_lab.machine.measuring import RoundSeconds
 from paceline_lab.machine.overlap import Bench, OverlapTrial, RoundParts, joined
@@ -25,7 +26,6 @@ EXITS, LEVELS, BRANCHES = (0.25, 0.5), (2, 4, 7), (4, 16)
 PROXIES, REPEATS = 8, 2
 ERROR = 1.1
 """The law's seconds of a round over measured ones, in either direction: up to 11% in `docs/lab-log.md`."""
-Advance = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class OverlapAdvice:
         return self.best.spec if self.verdict is SpeedVerdict.ON else self.best_turns.spec
 
 
-def advise_overlap(trial: OverlapTrial, draft: str, advance: Advance) -> OverlapAdvice:
+def advise_overlap(trial: OverlapTrial, draft: str, advance: Progress) -> OverlapAdvice:
     """Measure for about a minute."""
     together, emitted = list[Overlap](), dict[int, float]()
     text, total = trial.text(), len(LEVELS) * len(EXITS) + 1

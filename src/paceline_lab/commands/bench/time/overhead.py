@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import DRAFT, MODEL, check_counts, describe, draft_model, load_model, prompts_of
-from paceline.cli.output import WIDTH, cautions, counted, progress, say
+from paceline.cli.output import WIDTH, counted, progress, say
 from paceline.errors import InputError
 from paceline_lab.commands.bench.time.report import print_record, times_table
 
@@ -165,4 +165,6 @@ def _notes(setup: dict[str, Any], found: Sequence[Contest], prompts: int) -> Ite
         )
     spread = max((contest.spread for contest in found if contest.spread is not None), default=None)
     repeated = max(contest.repetition for contest in found)
+    from paceline_lab.bench.texts import cautions
+
     yield from cautions(repeated, "lookup on all sides", spread, "times of the same text differ")
