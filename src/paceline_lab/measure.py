@@ -10,7 +10,6 @@ from typing import Any
 
 from paceline.api.model import LanguageModel
 from paceline.drafters import make_drafter
-from paceline.drafters.asking import fit
 from paceline.law import Sampling
 from paceline_lab.bench.machine import hushed
 from paceline_lab.bench.race import Progress, silent
@@ -78,9 +77,8 @@ def calibrate_method(
     ``seconds`` may be infinite: then the work is fixed, and the time that it takes is a finding. The prompts are of a
     suite, or ``prompts:FILE``, and by default a mixture; fewer than were asked for are an error.
     """
-    started, drafter = time.monotonic(), make_drafter(method)
-    fit(drafter, lm.target, lm.vocabulary)
-    calibrated = Method.of(drafter)
+    started = time.monotonic()
+    calibrated = Method.fitted(make_drafter(method), lm.target, lm.vocabulary)
     sampling = Sampling(temperature=temperature, seed=seed)
     plan = Plan(sampling=sampling, lengths=(256,), sequences=(1,), seconds=seconds, max_new_tokens=max_new_tokens)
     texts = prompts_of(suite, lm, prompts, tasks=tasks, languages=languages, data=data)

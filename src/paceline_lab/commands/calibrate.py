@@ -137,17 +137,12 @@ def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
 
 def _methods(lm: LanguageModel, specs: list[str], draft_model: str | None) -> list[Method]:
     from paceline.drafters import make_drafter
-    from paceline.drafters.asking import fit
     from paceline.drafters.assistant import DraftModel
     from paceline_lab.machine.calibrate import Method
 
     draft = None if draft_model is None else DraftModel.load(draft_model, lm.target)
-    methods = []
-    for spec in specs:
-        drafter = make_drafter(spec, draft, must_use=False)
-        fit(drafter, lm.target, lm.vocabulary)
-        methods.append(Method.of(drafter))
-    return methods
+    drafters = (make_drafter(spec, draft, must_use=False) for spec in specs)
+    return [Method.fitted(drafter, lm.target, lm.vocabulary) for drafter in drafters]
 
 
 def _lines(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:

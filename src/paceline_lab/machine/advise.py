@@ -23,7 +23,6 @@ import numpy as np
 
 from paceline.context import Ints
 from paceline.drafters import make_drafter
-from paceline.drafters.asking import fit
 from paceline.drafters.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.law import Sampling
@@ -255,7 +254,7 @@ class Advisor:
             methods = list[Method]()
             for spec in FOREIGN_TOKENIZER if self._foreign(draft) else OWN_TOKENIZER:
                 try:
-                    methods.append(self._method(spec, draft))
+                    methods.append(Method.fitted(make_drafter(spec, draft), self.target, self.vocabulary))
                 except InputError as error:
                     refused[spec] = str(error)
                 else:
@@ -268,11 +267,6 @@ class Advisor:
     def _foreign(self, draft: DraftModel) -> bool:
         mine, theirs = self.vocabulary, draft.vocabulary
         return mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint
-
-    def _method(self, spec: str, draft: DraftModel) -> Method:
-        drafter = make_drafter(spec, draft)
-        fit(drafter, self.target, self.vocabulary)
-        return Method.of(drafter)
 
     def _lengths(self, method: Method, ways: int) -> list[Contender]:
         """One way to draft at every length."""

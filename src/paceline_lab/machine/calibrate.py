@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 
 from paceline.context import Ints
+from paceline.drafters.asking import fit
 from paceline.drafters.base import Drafter
 from paceline.errors import InputError
 from paceline.law import Sampling
@@ -25,6 +26,7 @@ from paceline.planning.stored import Profile
 from paceline.planning.timing import Timing
 from paceline.targets.base import Target
 from paceline.targets.setup import setup_of
+from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.race import Progress, silent
 from paceline_lab.machine.measuring import EXPENSIVE, LEAST_REPEATS, ROWS, SPARSE, Measuring, Walk
 from paceline_lab.machine.trails import corrected, point_at, sizes_to
@@ -63,6 +65,12 @@ class Method:
                 "show what small ones would bring; name a size with --planner fixed:N"
             )
         return cls(spec=spec, drafter=drafter, draft=draft_of(models))
+
+    @classmethod
+    def fitted(cls, drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> Self:
+        """A drafter that is made to fit a target first."""
+        fit(drafter, target, vocabulary)
+        return cls.of(drafter)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,10 @@ finished ids, reading the prompt included; every text is written once before tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 
 from paceline.api.model import LanguageModel
 from paceline.context import Ints
@@ -59,6 +60,8 @@ class Contest(Texts[Written]):
     """One method, and its race; the base is theirs."""
 
     method: str
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of each side."""
 
     def ratio(self, name: str, base: str = THEIRS) -> Estimate:
         """The median over all heats of a contestant's tokens per second over the base's."""
@@ -134,6 +137,7 @@ def contests(
         for who, name in zip(contestants, NAMES, strict=True):
             who.name = name
         race = Race(contestants=contestants, doing=f"{method}, ", progress=progress)
-        yield Contest(list(map(alone, race.run(works, passes=passes, warm_up=works))), THEIRS, method)
+        heats = list(map(alone, race.run(works, passes=passes, warm_up=works)))
+        yield Contest(heats, THEIRS, method, {who.name: who.facts() for who in contestants})
         for who in contestants:
             who.close()

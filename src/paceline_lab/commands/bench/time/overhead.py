@@ -120,7 +120,8 @@ def _contests(model: str, options: argparse.Namespace) -> tuple[dict[str, Any], 
             passes=options.passes,
             progress=lambda doing, done, total: advance(f"{model}: {doing}", done, total),
         )
-        return describe(lm) | {"draft_model": draft, "attention": _attention(lm)}, list(found)
+        races = list(found)
+        return describe(lm) | {"sides": {race.method: race.facts for race in races}}, races
 
 
 def _prompts(lm: LanguageModel, options: argparse.Namespace) -> list[Ints]:
@@ -135,13 +136,6 @@ def _prompts(lm: LanguageModel, options: argparse.Namespace) -> list[Ints]:
     return prompts
 
 
-def _attention(lm: LanguageModel) -> str:
-    from paceline.targets.hf.target import HFTarget
-
-    assert isinstance(lm.target, HFTarget), "models that are loaded by name are transformers models"
-    return str(lm.target.model.config._attn_implementation)
-
-
 def _shown(setup: dict[str, Any], found: Sequence[Contest], lines: Sequence[TimedLine], prompts: int) -> Iterator[str]:
     """A model's table, and what must be known to read it."""
     yield setup["model"]
@@ -149,7 +143,8 @@ def _shown(setup: dict[str, Any], found: Sequence[Contest], lines: Sequence[Time
         f"{setup['dtype']}  weights {setup['fingerprint']} on all sides  {setup['device']}, "
         f"{counted(setup['threads'], 'thread')}"
     )
-    yield f"torch {version('torch')}, transformers {version('transformers')} with {setup['attention']} attention"
+    theirs = found[0].facts["theirs"]
+    yield f"torch {version('torch')}, transformers {theirs['version']} with {theirs['attention']} attention"
     yield times_table(lines)
     yield from textwrap.wrap("; ".join(_notes(setup, found, prompts)), WIDTH)
 
