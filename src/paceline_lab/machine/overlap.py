@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import ceil
 from statistics import median
 from typing import Any, NamedTuple
@@ -297,7 +297,7 @@ class OverlapTrial:
         begun = ExitStack()
         assistant.fit(target, self.lm.vocabulary)
         try:
-            text = self.text()
+            text = self.text
             bench = Bench(target, mirror, text, levels, branches)
             begun.callback(bench.close)
             measured, judged = list[RoundParts](), list[float]()
@@ -333,6 +333,7 @@ class OverlapTrial:
             Pair(median(wide), seconds["everywhere"]),
         )
 
+    @cached_property
     def text(self) -> Context:
         """A text of the target's own to time the parts on."""
         prompt, vocabulary = self.prompts[0], self.lm.vocabulary
@@ -354,10 +355,9 @@ class OverlapTrial:
 
     def turns(self, assistant: Assistant, sizes: Sequence[int], repeats: int = 1) -> dict[int, RoundSeconds]:
         """Rounds in turns with the target, on the threads that there are, by the length of their drafts."""
-        text = self.text()
-        measuring = Measuring(target=self.lm.target, sampling=text.sampling)
-        how: dict[str, Any] = {"length": len(text), "seconds": 0.0, "cap": None, "repeats": repeats}
-        return measuring.rounds(assistant, text.tokens, sizes, **how)
+        measuring = Measuring(target=self.lm.target, sampling=self.text.sampling)
+        how: dict[str, Any] = {"length": len(self.text), "seconds": 0.0, "cap": None, "repeats": repeats}
+        return measuring.rounds(assistant, self.text.tokens, sizes, **how)
 
     def _run(self, drafter: Drafter, levels: int) -> Totals:
         """All prompts, each by itself."""

@@ -104,7 +104,7 @@ class OverlapAdvice:
 def advise_overlap(trial: OverlapTrial, draft: str, advance: Progress) -> OverlapAdvice:
     """Measure for about a minute."""
     together, emitted = list[Overlap](), dict[int, float]()
-    text, total = trial.text(), len(LEVELS) * len(EXITS) + 1
+    text, total = trial.text, len(LEVELS) * len(EXITS) + 1
     for done, (levels, exit_) in enumerate(product(LEVELS, EXITS)):
         advance(f"{levels} tokens, exit {exit_:g}", done, total)
         stops = foreseen(
