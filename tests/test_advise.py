@@ -28,8 +28,8 @@ from paceline_lab.bench.statistics import Estimate, SpeedVerdict
 from paceline_lab.commands import advise as command
 from paceline_lab.machine import advise
 from paceline_lab.machine.advise import AUTO, PLAIN, WITH_DRAFTS, Advice, Advisor, Contender, Raced
-from paceline_lab.machine.calibrate.seconds import RoundSeconds
-from paceline_lab.machine.calibrate.texts import Course, Trail, Walk
+from paceline_lab.machine.measuring import Measuring, RoundSeconds, Walk
+from paceline_lab.machine.trails import Trail
 from thinning import thinned
 
 FORWARD = 8.0
@@ -92,7 +92,7 @@ def speed_ratio(made: Advisor, spec: str, clock: MadeClock) -> float:
         job = Job(prompt=prompt, sampling=sampling, max_new_tokens=2 * tokens, eos=frozenset(), enough=tokens)
         for who in (plain, other):
             who.begin()
-        speeds = [advise._speed(who.write(job, clock)) for who in (plain, other)]
+        speeds = [who.write(job, clock).speed for who in (plain, other)]
         ratios.append((speeds[1] or math.nan) / (speeds[0] or math.nan))
     return float(np.mean(ratios))
 
@@ -411,7 +411,7 @@ def test_an_interruption_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    monkeypatch.setattr(Course, "walk", interrupt)
+    monkeypatch.setattr(Measuring, "walk", interrupt)
     assert main(["advise", "--no-probe", "--seconds", "5"]) == 130
     assert not list(tmp_path.iterdir())
     assert capsys.readouterr().out == ""

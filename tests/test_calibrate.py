@@ -30,9 +30,11 @@ from paceline.targets.base import NOTHING
 from paceline.targets.setup import setup_of
 from paceline.tree import ROOT, DraftTree
 from paceline_lab import calibrate_method, open_vocabulary
-from paceline_lab.machine.calibrate import Calibrator, Method, Plan, texts
-from paceline_lab.machine.calibrate.seconds import MOST_REPEATS, Rounds, RoundSeconds, measured
-from paceline_lab.machine.calibrate.texts import Course, Trail, Walk, corrected, places, point_at, prompts_of
+from paceline_lab.machine import prompts as prompts_module
+from paceline_lab.machine.calibrate import Calibrator, Method, Plan
+from paceline_lab.machine.measuring import MOST_REPEATS, Measuring, Rounds, RoundSeconds, Walk
+from paceline_lab.machine.prompts import prompts_of
+from paceline_lab.machine.trails import Trail, corrected, places, point_at
 from profiles import method, save, timings
 
 TOKENS = 60
@@ -75,8 +77,8 @@ def plain_text() -> list[int]:
 
 
 def walked(drafter: Drafter, nodes: int) -> list[Trail]:
-    course = Course(target=tabled(), drafter=drafter, sampling=Sampling(), max_new_tokens=TOKENS)
-    return [trail for walk in course.walk([np.array(PROMPT)], nodes, 60.0) for trail in walk.trails]
+    measuring = Measuring(target=tabled(), max_new_tokens=TOKENS)
+    return [trail for walk in measuring.walk(drafter, [np.array(PROMPT)], nodes, 60.0) for trail in walk.trails]
 
 
 # --- hindsight ---
@@ -126,13 +128,12 @@ def test_a_spot_mends_what_is_below_the_largest_size() -> None:
 
 def test_a_text_that_is_followed_is_the_same_text() -> None:
     drafter = make_drafter("lookup")
-    target = tabled()
-    course = Course(target=target, drafter=drafter, sampling=Sampling(temperature=1.0), max_new_tokens=30)
-    deep = course.walk([np.array(PROMPT), np.array(PROMPT[:2])], 12, 60.0)
-    again = course.follow(deep, 2, 60.0)
+    measuring = Measuring(target=tabled(), sampling=Sampling(temperature=1.0), max_new_tokens=30)
+    deep = measuring.walk(drafter, [np.array(PROMPT), np.array(PROMPT[:2])], 12, 60.0)
+    again = measuring.follow(drafter, deep, 2, 60.0)
     assert [walk.tokens.tolist() for walk in again] == [walk.tokens.tolist() for walk in deep]
-    assert course.follow(deep, 2, -1.0)[0].tokens.tolist() == deep[0].tokens.tolist()
-    hurried = course.walk([np.array(PROMPT)] * 2, 12, -1.0)
+    assert measuring.follow(drafter, deep, 2, -1.0)[0].tokens.tolist() == deep[0].tokens.tolist()
+    hurried = measuring.walk(drafter, [np.array(PROMPT)] * 2, 12, -1.0)
     assert [len(walk.trails) for walk in hurried] == [1, 1], "every prompt has a round"
     assert all(len(walk.tokens) == len(walk.prompt) + 1 + walk.trails[0].emitted for walk in hurried)
 
@@ -140,14 +141,13 @@ def test_a_text_that_is_followed_is_the_same_text() -> None:
 def test_a_second_pass_knows_nothing_of_the_first_and_only_what_is_kept_of_the_prompt_before() -> None:
     """The text that is followed is the very one that was learnt from."""
     prompts = [np.array(PROMPT)] * 2
-    how: dict[str, Any] = {"target": tabled(), "sampling": Sampling(), "max_new_tokens": 30}
+    measuring = Measuring(target=tabled(), max_new_tokens=30)
     for store, learns in (("shared", False), ("kept", True)):
         drafter = make_drafter(f"recycling:store={store}")
-        drafter.fit(how["target"])
-        course = Course(drafter=drafter, **how)
-        first, second = course.walk(prompts, 12, 60.0)
+        drafter.fit(measuring.target)
+        first, second = measuring.walk(drafter, prompts, 12, 60.0)
         assert (len(second.trails) < len(first.trails)) == learns
-        again = course.follow([first], 12, 60.0)
+        again = measuring.follow(drafter, [first], 12, 60.0)
         assert [len(walk.trails) for walk in again] == [len(first.trails)]
 
 
@@ -167,34 +167,34 @@ def rows(file: Path, count: int) -> str:
 
 
 def test_there_are_as_many_prompts_as_were_asked_for_or_an_error(tmp_path: Path) -> None:
-    vocabulary: Any = open_vocabulary("pocket")
+    lm = LanguageModel(tabled(), open_vocabulary("pocket"))
     for count in (1, 5, 8, 30):
-        names = [name for name, _ in prompts_of(None, vocabulary, count, data=tmp_path)]
+        names = [name for name, _ in prompts_of(None, lm, count, data=tmp_path)]
         assert len(set(names)) == count, "also without a data folder"
     with pytest.raises(ValueError, match="200 prompts were asked for, and the built-in mixture has 60"):
-        prompts_of(None, vocabulary, 200, data=tmp_path)
+        prompts_of(None, lm, 200, data=tmp_path)
     suite = rows(tmp_path / "few.jsonl", 4)
     with pytest.raises(ValueError, match=r"5 prompts were asked for, and .* has 4; ask for fewer"):
-        prompts_of(suite, vocabulary, 5)
-    assert len(prompts_of(suite, vocabulary)) == 4, "nobody asked for a number"
-    assert len(prompts_of(suite, vocabulary, 2, tasks=["a"])) == 2
+        prompts_of(suite, lm, 5)
+    assert len(prompts_of(suite, lm)) == 4, "nobody asked for a number"
+    assert len(prompts_of(suite, lm, 2, tasks=["a"])) == 2
     with pytest.raises(ValueError, match="has 2"):
-        prompts_of(suite, vocabulary, 3, tasks=["a"])
+        prompts_of(suite, lm, 3, tasks=["a"])
 
 
 def test_a_calibration_without_end_is_a_fixed_amount_of_work(tmp_path: Path, monkeypatch: Any) -> None:
     """However fast the machine; the time that it takes is a finding."""
     written: list[int] = []
-    one = Course._one
+    one = Measuring._text
 
-    def watched(course: Course, *given: Any, **more: Any) -> Walk:
-        walk = one(course, *given, **more)
+    def watched(measuring: Measuring, *given: Any, **more: Any) -> Walk:
+        walk = one(measuring, *given, **more)
         written.append(len(walk.tokens) - len(walk.prompt))
         return walk
 
-    monkeypatch.setattr(Course, "_one", watched)
+    monkeypatch.setattr(Measuring, "_text", watched)
     lm = LanguageModel(tabled(), open_vocabulary("pocket"))
-    monkeypatch.setattr(texts, "encode", lambda *_: np.array(PROMPT))
+    monkeypatch.setattr(prompts_module, "encode", lambda *_: np.array(PROMPT))
     for count in (1, 3):
         written.clear()
         suite = rows(tmp_path / "three.jsonl", 3)
@@ -216,8 +216,8 @@ def told(doing: str, done: int, total: int) -> None:
 
 @pytest.mark.parametrize("sequences", [1, 3])
 def test_every_size_is_timed_and_reading_is_apart(sequences: int) -> None:
-    found, readings = measured(
-        tabled(), np.array(PROMPT), rows=(1, 3, 6), length=20, sequences=sequences, top=2, seconds=0.01, cap=None
+    found, readings = Measuring(target=tabled()).timings(
+        np.array(PROMPT), (1, 3, 6), length=20, sequences=sequences, top=2, seconds=0.01, cap=None
     )
     assert [timing.rows for timing in found] == [row * sequences for row in (1, 3, 6)]
     assert {(timing.sequences, timing.length) for timing in found} == {(sequences, 20)}
@@ -235,10 +235,12 @@ def test_rounds_are_repeated_while_there_is_time_and_expensive_sizes_left_out(mo
         return took if took is None else RoundSeconds(1.0 + nodes, 0.0)
 
     monkeypatch.setattr(Rounds, "step", watched)
-    how: dict[str, Any] = {"rows": (1, 3, 6, 9), "length": 20, "cap": 3.5}
+    how: dict[str, Any] = {"length": 20, "cap": 3.5}
     for seconds, repeats, passes in ((0.0, 3, 3), (1000.0, 2, MOST_REPEATS)):
         asked.clear()
-        found, _ = measured(tabled(), np.array(PROMPT), seconds=seconds, repeats=repeats, **how)
+        found, _ = Measuring(target=tabled()).timings(
+            np.array(PROMPT), (1, 3, 6, 9), seconds=seconds, repeats=repeats, **how
+        )
         assert [(timing.rows, timing.seconds) for timing in found] == [(1, 1.0), (3, 3.0), (6, 6.0)]
         timed = asked[asked.index(5) + 1 :]
         assert Counter(timed) == dict.fromkeys((0, 2, 5), passes), "all but the reading of the prompt and one pass"
@@ -246,7 +248,7 @@ def test_rounds_are_repeated_while_there_is_time_and_expensive_sizes_left_out(mo
 
 def test_a_context_that_is_too_short_is_told() -> None:
     with pytest.raises(ValueError, match="give smaller --length"):
-        measured(tabled(context_length=24), np.array(PROMPT), rows=(1, 2, 3), length=20, seconds=0.01)
+        Measuring(target=tabled(context_length=24)).timings(np.array(PROMPT), (1, 2, 3), length=20, seconds=0.01)
 
 
 # --- the planner ---
@@ -495,7 +497,7 @@ def test_an_interruption_leaves_the_profile_as_it_was(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Course, "follow", interrupt)
+    monkeypatch.setattr(Measuring, "follow", interrupt)
     assert main(["calibrate", *QUICK]) == 130
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]

@@ -109,7 +109,7 @@ MISTAKES = {
         "--seconds 0": "the seconds to measure for",
         "--length 16 100000": "--length 100000 is too long for pocket, whose context ends at ",
     },
-    "bench overhead": {
+    "bench time overhead": {
         "--method suffix": "--method is one of plain, lookup, assistant, not 'suffix'",
         "--model pockt": "did you mean 'pocket'?",
         "--model pocket+ballast:much": "cannot read a size in 'pocket+ballast:much'",
@@ -122,12 +122,19 @@ MISTAKES = {
         "--threads -1": "--threads must be at least 1, not -1",
         "--prompt ''": "a --prompt is empty",
     },
-    "bench draft-cost": {
+    "bench": {
+        "draft-cost --rounds 9": "write 'paceline bench time drafting', or 'forwards' for --forwards",
+        "forwards": "there is no command 'forwards': write 'paceline bench time forwards'",
+        "overhead --passes 1": "there is no command 'overhead': write 'paceline bench time overhead'",
+    },
+    "bench time drafting": {
         "--rounds 0": "--rounds must be at least 1, not 0",
         "--dtype float32": "name one with --model",
-        "--forwards": "--forwards needs a --model",
-        "--forwards --model random:7b": "unknown shape '7b'; choose 8b, 1b, tiny",
-        "--forwards --model pocket --rows 0": "--rows must be at least 1, not 0",
+    },
+    "bench time logits": {"--rows 0": "--rows must be at least 1, not 0"},
+    "bench time forwards": {
+        "--model random:7b": "unknown shape '7b'; choose 8b, 1b, tiny",
+        "--model pocket --rows 0": "--rows must be at least 1, not 0",
     },
     "export": {
         "sglang lookup": "ENGINE is one of vllm, llama.cpp, transformers, not 'sglang'",

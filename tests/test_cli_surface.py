@@ -66,9 +66,9 @@ def test_consent_to_run_code_can_be_given_wherever_a_model_or_tokenizer_is_opene
 def test_values_add_up_and_the_first_replaces_the_default() -> None:
     """A second ``--method`` must not silently drop the first."""
     read = parser().parse_args
-    asked = ["bench", "overhead", "--model", "a", "b", "-m", "c", "--method", "plain"]
+    asked = ["bench", "time", "overhead", "--model", "a", "b", "-m", "c", "--method", "plain"]
     assert (read(asked).models, read(asked).methods) == (["a", "b", "c"], ["plain"])
-    assert read(asked[:2]).models == read(asked[:2]).models != []
+    assert read(asked[:3]).models == read(asked[:3]).models != []
     for name, command in every().items():
         plural = [one for one in command._actions if one.option_strings and one.nargs in ("+", "*")]
         assert all(isinstance(one, Several) for one in plural), name

@@ -18,7 +18,7 @@ from paceline.errors import InputError
 from paceline.targets import device
 from paceline.targets.device import CPU_DEVICE, RESERVE, WantedDevice, asked, fastest
 from paceline.targets.forked import _before
-from paceline_lab.bench import forwards
+from paceline_lab.bench.times import forwards
 from test_int8_stored import stored
 
 GPU = torch.device("cuda")

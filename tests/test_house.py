@@ -664,7 +664,7 @@ CLOCKS = {
     "files": "locks are waited for, and old files found",
     "dictionary/index.py": "old files are found",
     "drafters/suffix.py": "a store is saved every so often",
-    "drafters/mirror": "another process is waited for, and times its own forwards",
+    "drafters/networks/mirror": "another process is waited for, and times its own forwards",
     "targets/hf/compiled.py": "what is quicker here is chosen at load",
     "targets/hf/speed.py": "what is quicker here is chosen at load",
     "targets/hf/integers/kernels.py": "what is quicker here is chosen at load",
@@ -703,7 +703,7 @@ def test_only_drivers_hosts_and_the_probe_read_a_clock() -> None:
 def test_a_stray_clock_is_seen(source: str) -> None:
     assert len(stray_clocks(Path("paceline/engine/loop.py"), source)) == 1
     assert stray_clocks(Path("paceline/engine/serial.py"), source) == []
-    assert stray_clocks(Path("paceline/drafters/mirror/place.py"), source) == []
+    assert stray_clocks(Path("paceline/drafters/networks/mirror/place.py"), source) == []
     assert stray_clocks(Path("paceline_lab/bench/race.py"), source) == []
 
 

@@ -18,8 +18,8 @@ import paceline
 from paceline.cli import main
 from paceline.targets.hf.load import load_target
 from paceline.targets.trust import trusts_all
-from paceline_lab.bench.forwards import bytes_of_token
 from paceline_lab.bench.peers.mlx_lm import MlxLm
+from paceline_lab.bench.times.forwards import bytes_of_token
 from paceline_lab.check.tiny import build as tiny_model
 from paceline_lab.check.tiny import configuration
 from thinning import thinned

@@ -190,7 +190,7 @@ def test_failed_tests_are_read_from_the_output() -> None:
 
 
 def forward(path: str, rows: int, milliseconds: float) -> dict[str, Any]:
-    return {"path": path, "rows": rows, "milliseconds": milliseconds, "least_milliseconds": 5.0, "apart": 0.01}
+    return {"path": path, "rows": rows, "milliseconds": {"forward": milliseconds}, "least": 5.0, "apart": 0.01}
 
 
 TIMED = {
@@ -213,7 +213,7 @@ FOUND: dict[str, list[Finding]] = {
     "forwards": [
         {
             "refused": "hooks",
-            "forwards": [
+            "lines": [
                 *(forward("own", 1, 28.0), forward("fixed", 1, 10.0), forward("transformers", 1, 8.0)),
                 *(forward("own", 4, 28.0), forward("fixed", 4, 11.0)),
             ],

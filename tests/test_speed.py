@@ -106,7 +106,7 @@ def test_tied_weights_stay_tied(slow: list[float]) -> None:
 def test_the_command_line_says_it_in_a_line(
     slow: list[float], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", "draft-cost", "--forwards", "--model", str(folder), "--rounds", "1"]) == 0
+    assert main(["bench", "time", "forwards", "--model", str(folder), "--rounds", "1"]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "float32" in line]
     assert len(lines) == 1
     assert lines[0].endswith("--dtype bfloat16 keeps it")

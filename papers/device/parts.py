@@ -142,7 +142,7 @@ def _check_in_words(found: Sequence[Finding]) -> str:
 def forwards(sizes: Sizes, device: str) -> Iterator[Part]:
     for texts, rows in ((1, sizes.rows), (sizes.many, sizes.rows_of_many)):
         for shape in sizes.shapes:
-            command = ["-m", "paceline", "bench", "draft-cost", "--forwards", "--model", shape, "--device", device]
+            command = ["-m", "paceline", "bench", "time", "forwards", "--model", shape, "--device", device]
             command += ["--dtype", sizes.dtype, "--context", str(sizes.context), "--sequence", str(texts)]
             command += ["--rows", *texts_of(rows), "--rounds", str(sizes.repeats), "--json"]
             name = f"forwards {shape} {texts} {'text' if texts == 1 else 'texts'}"
@@ -150,17 +150,22 @@ def forwards(sizes: Sizes, device: str) -> Iterator[Part]:
             yield Part(name, command, _forwards_in_words, seconds)
 
 
+def timed(found: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Every forward: its path, its rows and its milliseconds."""
+    return [one | {"milliseconds": one["milliseconds"]["forward"]} for one in found[-1]["lines"]]
+
+
 def fastest(found: Sequence[Finding]) -> list[dict[str, Any]]:
     """Of each number of rows, the fastest of our paths."""
-    ours = [one for one in found[-1]["forwards"] if one["path"] != "transformers"]
+    ours = [one for one in timed(found) if one["path"] != "transformers"]
     counts = sorted({one["rows"] for one in ours})
     return [min((o for o in ours if o["rows"] == n), key=lambda one: float(one["milliseconds"])) for n in counts]
 
 
 def _forwards_in_words(found: Sequence[Finding]) -> str:
     best, refused = fastest(found), found[-1]["refused"]
-    apart = max(one["apart"] for one in found[-1]["forwards"])
-    share = best[0]["least_milliseconds"] / best[0]["milliseconds"]
+    apart = max(one["apart"] for one in timed(found))
+    share = best[0]["least"] / best[0]["milliseconds"]
     said = f"1 row {best[0]['milliseconds']:.2f} ms ({best[0]['path']}), {share:.0%} of the memory's speed"
     more = f", {best[-1]['rows']} rows {best[-1]['milliseconds'] / best[0]['milliseconds']:.2f} of it"
     return f"{said}{more}, paths {apart:.0e} apart" + (f"; NOT recorded: {refused}" if refused else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from papers.device.findings import KEY, Finding
-from papers.device.parts import fastest
+from papers.device.parts import fastest, timed
 from papers.device.running import DONE, UNREADABLE, Kept, Part
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -60,15 +60,15 @@ def _of_part(part: Part, found: Sequence[Finding]) -> Iterator[Table]:
 
 
 def _forwards(name: str, found: Sequence[Finding]) -> Table:
-    timed = {(one["path"], one["rows"]): one["milliseconds"] for one in found[-1]["forwards"]}
-    paths = list(dict.fromkeys(path for path, _ in timed))
+    took = {(one["path"], one["rows"]): one["milliseconds"] for one in timed(found)}
+    paths = list(dict.fromkeys(path for path, _ in took))
     best = fastest(found)
     rows = [
         (
             str(one["rows"]),
-            *(f"{timed[path, one['rows']]:.2f}" if (path, one["rows"]) in timed else "" for path in paths),
-            f"{one['least_milliseconds']:.2f}",
-            f"{one['least_milliseconds'] / one['milliseconds']:.0%}",
+            *(f"{took[path, one['rows']]:.2f}" if (path, one["rows"]) in took else "" for path in paths),
+            f"{one['least']:.2f}",
+            f"{one['least'] / one['milliseconds']:.0%}",
             f"{one['milliseconds'] / best[0]['milliseconds']:.2f}",
         )
         for one in best

@@ -13,7 +13,7 @@ from paceline.api.model import LanguageModel
 from paceline.api.pictures import TokenPicture
 from paceline.api.writing import Generation
 from paceline.engine.counters import Totals
-from paceline_lab.bench.race import Clock, Contestant, Heat, Progress, Race
+from paceline_lab.bench.race import Clock, Contestant, Heat, Lap, Progress, Race
 from paceline_lab.bench.texts import Texts
 
 PASSES = 5
@@ -69,7 +69,11 @@ class Shown(Texts[Generation]):
         texts, count = self.texts(method), len(self.prompts)
         return [texts[start : start + count] for start in range(0, len(texts), count)]
 
-    def speeds(self, method: str) -> list[float]:
+    def speed(self, lap: Lap[Generation]) -> float:
+        """Tokens per second, prefill and its token apart."""
+        return _speed(lap.result)
+
+    def speeds_of_passes(self, method: str) -> list[float]:
         """Tokens per second of each pass, all prompts together; first tokens come with their prompts."""
         return [sum((text.totals for text in texts), Totals()).tokens_per_second for texts in self.passes(method)]
 
@@ -85,14 +89,8 @@ class Shown(Texts[Generation]):
     def spread(self) -> float | None:
         """The largest ratio of a method's fastest pass to its slowest: how far the machine can be trusted. None after a
         single pass."""
-        speeds = [self.speeds(method) for method in self.methods]
+        speeds = [self.speeds_of_passes(method) for method in self.methods]
         return max(max(found) / min(found) for found in speeds) if len(speeds[0]) > 1 else None
-
-    def ratios(self, method: str) -> list[float]:
-        """The speed of each text over that of plain decoding on the same prompt in the same pass."""
-        return [
-            _speed(mine) / _speed(base) for mine, base in zip(self.texts(method), self.texts(self.base), strict=True)
-        ]
 
     def faster(self, method: str) -> bool:
         """Whether a method was faster in each of several comparisons."""
@@ -121,8 +119,8 @@ class Shown(Texts[Generation]):
         return [self._row(method) for method in self.methods]
 
     def _row(self, method: str) -> dict[str, Any]:
-        speeds, place = self.speeds(method), self.parting(method)
-        in_the_same_pass = zip(speeds, self.speeds(self.base), strict=True)
+        speeds, place = self.speeds_of_passes(method), self.parting(method)
+        in_the_same_pass = zip(speeds, self.speeds_of_passes(self.base), strict=True)
         return {
             "method": method,
             "tokens_per_second": median(speeds),

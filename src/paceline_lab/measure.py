@@ -10,7 +10,6 @@ from typing import Any
 
 from paceline.api.model import LanguageModel
 from paceline.drafters import make_drafter
-from paceline.drafters.asking import fit
 from paceline.law import Sampling
 from paceline_lab.bench.machine import hushed
 from paceline_lab.bench.race import Progress, silent
@@ -18,7 +17,7 @@ from paceline_lab.bench.run.ours import Watch
 from paceline_lab.bench.run.setup import RunOptions, opened
 from paceline_lab.bench.summary import Summary
 from paceline_lab.machine.calibrate import Calibrator, Method, Plan
-from paceline_lab.machine.calibrate.texts import prompts_of
+from paceline_lab.machine.prompts import prompts_of
 
 
 def race_methods(
@@ -78,13 +77,11 @@ def calibrate_method(
     ``seconds`` may be infinite: then the work is fixed, and the time that it takes is a finding. The prompts are of a
     suite, or ``prompts:FILE``, and by default a mixture; fewer than were asked for are an error.
     """
-    assert lm.vocabulary is not None, "the prompts are texts"
-    started, drafter = time.monotonic(), make_drafter(method)
-    fit(drafter, lm.target, lm.vocabulary)
-    calibrated = Method.of(drafter)
+    started = time.monotonic()
+    calibrated = Method.fitted(make_drafter(method), lm.target, lm.vocabulary)
     sampling = Sampling(temperature=temperature, seed=seed)
     plan = Plan(sampling=sampling, lengths=(256,), sequences=(1,), seconds=seconds, max_new_tokens=max_new_tokens)
-    texts = prompts_of(suite, lm.vocabulary, prompts, tasks=tasks, languages=languages, data=data)
+    texts = prompts_of(suite, lm, prompts, tasks=tasks, languages=languages, data=data)
     with hushed():
         profile = Calibrator(target=lm.target, methods=[calibrated], prompts=texts, plan=plan, progress=progress).run()
     found = profile.method(calibrated.spec, calibrated.draft)

@@ -28,10 +28,6 @@ WIDEST = 10_000
 """Columns of tables, which are as wide as their contents: a pipe has no width, and a terminal wraps."""
 ESCAPED = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code > 31}
 """What a terminal would obey of the characters that JSON need not escape."""
-LOOPING = 0.2
-"""Share of repeated 8-grams from which texts count as loops."""
-STABLE = 1.3
-"""Ratio of slowest to fastest time for the same work up to which a measurement counts as stable."""
 
 
 _status = ""
@@ -155,18 +151,6 @@ def bullets(notes: Iterable[str], before: str = "") -> Iterator[str]:
     """The lines of a list of notes, each with ``before`` in front."""
     for note in notes:
         yield from textwrap.wrap(note, TEXT_COLUMNS, initial_indent=f"{before}- ", subsequent_indent=f"{before}  ")
-
-
-def cautions(repeated: float, flattered: str, spread: float | None, differ: str) -> Iterator[str]:
-    """Warnings about a measurement: that its texts loop, or that times of the same work differ much. ``spread`` is the
-    ratio of the slowest time to the fastest; ``differ`` begins the sentence on it."""
-    yield f"repeated 8-grams {repeated:.0%}"
-    if repeated > LOOPING:
-        yield f"the texts loop, which flatters {flattered}"
-    if spread is None:
-        yield "one pass, so the noise of the speeds is unknown"
-    elif spread > STABLE:
-        yield f"unstable: {differ} by {spread:.1f}x"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: Sequence[int] = (0,)) -> str:

@@ -24,6 +24,10 @@ from paceline.errors import InputError
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 NGRAM = 8
+LOOPING = 0.2
+"""Share of repeated 8-grams above which a text counts as a loop."""
+STABLE = 1.3
+"""Ratio of slowest to fastest time for the same text up to which a measurement counts as stable."""
 ROUNDING = 1e-9
 """Ratios this near to 1 are 1."""
 

@@ -23,6 +23,7 @@ from paceline.errors import InputError
 from paceline_lab.bench.run.directory import Run
 from paceline_lab.bench.run.record import ROUND_COLUMNS, SPLIT, Record, TextVerdict
 from paceline_lab.bench.statistics import (
+    LOOPING,
     Estimate,
     mean_of,
     mean_of_means,
@@ -34,8 +35,6 @@ from paceline_lab.bench.statistics import (
 
 STALL = 5.0
 """A round that takes so many times the median round of its entry is a stall, mostly of the machine."""
-LOOPING = 0.2
-"""Share of repeated 8-grams above which a text counts as a loop."""
 PERCENTILES = (50, 90, 99)
 CELL = ["entry", "task", "language"]
 MOMENT = ["unit", "turn", "repeat", "prompt"]

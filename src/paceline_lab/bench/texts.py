@@ -1,13 +1,14 @@
-"""Texts of the contestants of a race. Drafts must change nothing, so all must equal the texts of the base."""
+"""Texts of the contestants of a race: their speeds, compared within a heat, and whether drafts changed nothing, so that
+all equal the texts of the base."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from paceline_lab.bench.race import Heat
-from paceline_lab.bench.statistics import repeated_share
+from paceline_lab.bench.race import Heat, Lap
+from paceline_lab.bench.statistics import LOOPING, STABLE, repeated_share
 
 
 class HasTokens(Protocol):
@@ -43,7 +44,20 @@ class Texts(Generic[Written]):
 
     heats: Sequence[Heat[Written]]
     base: str
-    """The contestant whose texts the others are compared with."""
+    """The contestant with which the others are compared."""
+
+    def speed(self, lap: Lap[Written]) -> float:
+        """Tokens per second of one text, the whole call."""
+        return len(lap.result.tokens) / lap.seconds
+
+    def speeds(self, name: str) -> list[float]:
+        """The speed of every text of a contestant."""
+        return [self.speed(heat.laps[name]) for heat in self.heats]
+
+    def ratios(self, name: str, base: str = "") -> list[float]:
+        """The speed of each text over that of the base, or of another contestant, in the same heat."""
+        pairs = zip(self.speeds(name), self.speeds(base or self.base), strict=True)
+        return [mine / other for mine, other in pairs]
 
     def texts(self, name: str) -> list[Written]:
         """The texts of a contestant, heat by heat."""
@@ -64,3 +78,15 @@ class Texts(Generic[Written]):
     def repetition(self) -> float:
         """The share of repeated 8-grams in the base's texts: where it is high, methods that copy are flattered."""
         return repeated_share([text.tokens for text in self.texts(self.base)])
+
+
+def cautions(repeated: float, flattered: str, spread: float | None, differ: str) -> Iterator[str]:
+    """Warnings about a measurement: that its texts loop, or that times of the same work differ much. ``spread`` is the
+    ratio of the slowest time to the fastest; ``differ`` begins the sentence on it."""
+    yield f"repeated 8-grams {repeated:.0%}"
+    if repeated > LOOPING:
+        yield f"the texts loop, which flatters {flattered}"
+    if spread is None:
+        yield "one pass, so the noise of the speeds is unknown"
+    elif spread > STABLE:
+        yield f"unstable: {differ} by {spread:.1f}x"

@@ -11,13 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from paceline.cli.output import counted
 from paceline_lab.bench.run.record import TextVerdict
-from paceline_lab.bench.statistics import difference
+from paceline_lab.bench.statistics import STABLE, difference
 from paceline_lab.bench.summary import Summary, of_cell
 
 CPU = "cpu"
-STABLE = 1.3
-"""Ratio of slowest to fastest time for the same text up to which a measurement counts as stable."""
 DRIFT = 1.1
 """The same for plain decoding's speeds at the two ends of a run."""
 WIDE = 0.1
@@ -55,7 +54,7 @@ def _texts(summary: Summary) -> Iterator[str]:
             odd = of_cell(texts[texts.verdict == verdict], entry)
             if len(odd):
                 first = summary.run.records[odd.index[0]]
-                all_texts = _counted(len(of_cell(texts, entry)), "text")
+                all_texts = counted(len(of_cell(texts, entry)), "text")
                 where = "" if first.parts_at is None else f", from token {first.parts_at + 1} on"
                 yield (
                     f"{entry} wrote another text than {plain} in {len(odd)} of {all_texts} (first "
@@ -82,7 +81,7 @@ def _whole(summary: Summary) -> Iterator[str]:
         yield f"{' and '.join(there)} computed on the CPU, and the target on {device}: --device cpu has all on one"
     shortened = about.workload.get("shortened", [])
     if shortened:
-        yield f"{_counted(len(shortened), 'prompt')} lost the beginning, for the model's context is too short"
+        yield f"{counted(len(shortened), 'prompt')} lost the beginning, for the model's context is too short"
 
 
 def _sittings(summary: Summary) -> Iterator[str]:
@@ -92,7 +91,7 @@ def _sittings(summary: Summary) -> Iterator[str]:
         if len(values) > 1:
             yield f"{len(sittings)} sessions differ in {name}: {' and '.join(values)}"
     busy = [
-        f"{load:g} on {_counted(cores, 'core')}"
+        f"{load:g} on {counted(cores, 'core')}"
         for sitting in (sittings if _timed(summary) else ())
         if (load := sitting.get("load")) and (cores := (sitting.get("machine") or {}).get("cores")) and load > cores / 2
     ]
@@ -218,7 +217,3 @@ def _energy(summary: Summary) -> Iterator[str]:
 def _each(found: Mapping[str, object]) -> str:
     """Numbers, each with its entry."""
     return ", ".join(f"{value} ({entry})" for entry, value in found.items())
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name if count == 1 else name + 's'}"

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     from paceline.law import Sampling
     from paceline_lab.bench.machine import hushed, threads
     from paceline_lab.machine.advise import SECONDS, TOKENS, Advisor, check_amounts
-    from paceline_lab.machine.calibrate.texts import prompts_of
+    from paceline_lab.machine.prompts import prompts_of
 
     check_counts(options, "max_new_tokens", "threads")
     options.draft_model, options.temperature = draft_model(options), temperature_of(options)
@@ -84,16 +84,11 @@ def run(options: argparse.Namespace) -> int:
     sampling = Sampling(temperature=options.temperature, seed=options.seed)
     with threads(options.threads), hushed(), progress(f"loading {options.model}") as advance:
         lm = load_model(options)
-        if lm.vocabulary is None:
-            raise InputError(
-                f"{lm.target.name} came without a tokenizer, and prompts are texts; put tokenizer.json and "
-                "tokenizer_config.json into the model's folder"
-            )
         draft = None if options.draft_model is None else DraftModel.load(options.draft_model, lm.target)
         advice = Advisor(
             target=lm.target,
             draft=draft,
-            prompts=prompts_of(options.prompts or SUITE, lm.vocabulary, languages=options.langs, most=MOST_PROMPTS),
+            prompts=prompts_of(options.prompts or SUITE, lm, languages=options.langs, most=MOST_PROMPTS),
             vocabulary=lm.vocabulary,
             sampling=sampling,
             max_new_tokens=tokens,
@@ -233,9 +228,9 @@ def _json(
 
 def _overlap(options: argparse.Namespace) -> int:
     from paceline_lab.bench.machine import hushed, threads
-    from paceline_lab.machine.calibrate.texts import prompts_of
     from paceline_lab.machine.overlap import OverlapTrial
     from paceline_lab.machine.overlap_advice import advise_overlap
+    from paceline_lab.machine.prompts import prompts_of
 
     if options.draft_model is None:
         raise InputError(f"there is no draft model to judge for {options.model}; name one with --draft-model")
@@ -245,11 +240,7 @@ def _overlap(options: argparse.Namespace) -> int:
         )
     with threads(options.threads), hushed(), progress(f"loading {options.model}") as advance:
         lm = load_model(options)
-        if lm.vocabulary is None:
-            raise InputError(
-                f"{lm.target.name} came without a tokenizer, and prompts are texts; put it beside the model"
-            )
-        prompts = prompts_of(options.prompts or SUITE, lm.vocabulary, languages=options.langs, most=OVERLAPPED)
+        prompts = prompts_of(options.prompts or SUITE, lm, languages=options.langs, most=OVERLAPPED)
         trial = OverlapTrial(
             lm=lm,
             prompts=[ids.tolist() for _, ids in prompts],

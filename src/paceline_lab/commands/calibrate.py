@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from paceline.targets.setup import setup_of
     from paceline_lab.bench.machine import threads
     from paceline_lab.machine.calibrate import Calibrator
-    from paceline_lab.machine.calibrate.texts import prompts_of
+    from paceline_lab.machine.prompts import prompts_of
 
     started = time.monotonic()
     if options.html is not None:
@@ -68,13 +68,8 @@ def run(options: argparse.Namespace) -> int:
     check_output(options.html, inputs_of(options))
     with threads(options.threads), progress(f"loading {options.model}") as advance:
         lm = load_model(options)
-        if lm.vocabulary is None:
-            raise InputError(
-                f"{lm.target.name} came without a tokenizer, and prompts are texts; put tokenizer.json and "
-                "tokenizer_config.json into the model's folder"
-            )
         _check_lengths(options.length, lm)
-        prompts = prompts_of(options.prompts, lm.vocabulary, options.samples)
+        prompts = prompts_of(options.prompts, lm, options.samples)
         try:
             known = load(setup_of(lm.target))
         except Unreadable:
@@ -90,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     say("\n".join(_lines(profile, measured)))
     say(f"\nmeasured in {took:.0f} s and kept in {path}")
     if options.html is not None:
-        from paceline_lab.machine.calibrate.page import calibration_page
+        from paceline_lab.machine.calibration_page import calibration_page
 
         write_whole(options.html, calibration_page(profile, measured, took))
         say(f"pictures: {options.html}")
@@ -130,7 +125,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
     """Refuse lengths that do not fit the context. Those of the plan itself would be left out instead."""
-    from paceline_lab.machine.calibrate.run import fits
+    from paceline_lab.machine.calibrate import fits
 
     limit = lm.target.context_length
     if limit is not None and (beyond := [length for length in lengths or () if not fits(length, limit)]):
@@ -142,17 +137,12 @@ def _check_lengths(lengths: list[int] | None, lm: LanguageModel) -> None:
 
 def _methods(lm: LanguageModel, specs: list[str], draft_model: str | None) -> list[Method]:
     from paceline.drafters import make_drafter
-    from paceline.drafters.asking import fit
     from paceline.drafters.networks.assistant import DraftModel
     from paceline_lab.machine.calibrate import Method
 
     draft = None if draft_model is None else DraftModel.load(draft_model, lm.target)
-    methods = []
-    for spec in specs:
-        drafter = make_drafter(spec, draft, must_use=False)
-        fit(drafter, lm.target, lm.vocabulary)
-        methods.append(Method.of(drafter))
-    return methods
+    drafters = (make_drafter(spec, draft, must_use=False) for spec in specs)
+    return [Method.fitted(drafter, lm.target, lm.vocabulary) for drafter in drafters]
 
 
 def _lines(profile: Profile, methods: list[Acceptance]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.failures import sentence
 from paceline.cli.options import DEFAULT_MODEL, describe, draft_model, inputs_of, load_model, prompts_of
-from paceline.cli.output import cautions, counted, print_json, progress, say, show, table, wants_color
+from paceline.cli.output import counted, print_json, progress, say, show, table, wants_color
 from paceline.files import check_output, write_whole
 
 if TYPE_CHECKING:
@@ -313,6 +313,8 @@ def _notes(part: ModelDemo) -> Iterator[str]:
     if more:
         yield f"medians of {1 + len(more)} passes, methods taking turns"
     yield "decoding time only, prefill apart"
+    from paceline_lab.bench.texts import cautions
+
     yield from cautions(found.repetition, "methods that copy", found.spread, "passes of one method differ")
 
 

@@ -16,26 +16,25 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from statistics import harmonic_mean
 from typing import Any
 
 import numpy as np
 
 from paceline.context import Ints
 from paceline.drafters import make_drafter
-from paceline.drafters.asking import fit
 from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
-from paceline_lab.bench.race import Progress, Race, silent
-from paceline_lab.bench.run.contestant import Job, Work, Written
+from paceline_lab.bench.race import Heat, Lap, Progress, Race, silent
+from paceline_lab.bench.run.contestant import Job, Work, Written, alone
 from paceline_lab.bench.run.ours import DraftedBy, Ours
 from paceline_lab.bench.statistics import Estimate, SpeedVerdict, mean_of, ratio_of_sums
+from paceline_lab.bench.texts import Texts
 from paceline_lab.machine.calibrate import Method
-from paceline_lab.machine.calibrate.seconds import RoundSeconds, timed
-from paceline_lab.machine.calibrate.texts import Course, Walk
+from paceline_lab.machine.measuring import Measuring, RoundSeconds, Walk
 
 OWN_TOKENIZER = ("assistant",)
 FOREIGN_TOKENIZER = ("assistant", "assistant:translate=tli")
@@ -156,6 +155,28 @@ class Advice:
         return max(self.candidates, key=lambda one: one.ratio.value, default=None)
 
 
+class Decoded(Texts[Written]):
+    """Texts with a speed, of the tokens behind the first delivery, as in benchmarks."""
+
+    def speed(self, lap: Lap[Written]) -> float:
+        return lap.result.speed or math.nan
+
+    def ratio(self, name: str, base: str) -> Estimate:
+        """The mean over texts of one method's speed over another's."""
+        if name == base:
+            return Estimate(1.0, 1.0, 1.0)
+        return mean_of(self.ratios(name, base), [heat.task for heat in self.heats])
+
+    def raced(self, who: Ours) -> Raced:
+        """One method, over plain decoding."""
+        return Raced(
+            name=who.name,
+            spec=who.spec,
+            tokens_per_second=harmonic_mean(self.speeds(who.name)),
+            ratio=self.ratio(who.name, self.base),
+        )
+
+
 def check_amounts(seconds: float, max_new_tokens: int) -> None:
     """Refuse too little to measure. It need not wait for a model."""
     if not LEAST_SECONDS <= seconds < math.inf:
@@ -178,7 +199,7 @@ class Advisor:
     max_new_tokens: int = TOKENS
     seconds: float = SECONDS
     progress: Progress = silent
-    _started: float = field(default=0.0, init=False)
+    _measuring: Measuring = field(init=False)
 
     def __post_init__(self) -> None:
         check_amounts(self.seconds, self.max_new_tokens)
@@ -195,7 +216,14 @@ class Advisor:
 
     def run(self) -> Advice:
         """Predict, then race."""
-        self._started = time.perf_counter()
+        self._measuring = Measuring(
+            target=self.target,
+            vocabulary=self.vocabulary,
+            sampling=self.sampling,
+            max_new_tokens=self.max_new_tokens,
+            seconds=self.seconds,
+            progress=self.progress,
+        )
         draft, candidates, refused = self.draft, list[Contender](), dict[str, str]()
         if draft is not None:
             candidates, refused = self._predicted(draft)
@@ -209,7 +237,7 @@ class Advisor:
             refused=refused,
             texts=texts,
             tokens=tokens,
-            seconds=time.perf_counter() - self._started,
+            seconds=self._measuring.passed,
         )
 
     @property
@@ -226,7 +254,7 @@ class Advisor:
             methods = list[Method]()
             for spec in FOREIGN_TOKENIZER if self._foreign(draft) else OWN_TOKENIZER:
                 try:
-                    methods.append(self._method(spec, draft))
+                    methods.append(Method.fitted(make_drafter(spec, draft), self.target, self.vocabulary))
                 except InputError as error:
                     refused[spec] = str(error)
                 else:
@@ -240,42 +268,27 @@ class Advisor:
         mine, theirs = self.vocabulary, draft.vocabulary
         return mine is not None and theirs is not None and mine.fingerprint != theirs.fingerprint
 
-    def _method(self, spec: str, draft: DraftModel) -> Method:
-        drafter = make_drafter(spec, draft)
-        fit(drafter, self.target, self.vocabulary)
-        return Method.of(drafter)
-
     def _lengths(self, method: Method, ways: int) -> list[Contender]:
         """One way to draft at every length."""
         limit = self.target.context_length
         prompts = [self._shortened(prompt) for _, prompt in self.prompts[: self._probed]]
-        advance = partial(self._advance, f"{method.spec}: drafts of up to {LONGEST} tokens")
-        rounds = timed(
-            self.target,
-            np.concatenate(prompts),
+        doing = f"{method.spec}: drafts of up to {LONGEST} tokens"
+        rounds = self._measuring.rounds(
             method.drafter,
-            sizes=range(LONGEST + 1),
+            np.concatenate(prompts),
+            range(LONGEST + 1),
             length=LENGTH if limit is None else max(2, min(LENGTH, limit // 2)),
             seconds=SHARES["rounds"] * self.seconds / ways,
             cap=None,
-            sampling=self.sampling,
-            advance=advance,
-        )
-        course = Course(
-            target=self.target,
-            drafter=method.drafter,
-            sampling=self.sampling,
-            max_new_tokens=self.max_new_tokens,
-            advance=advance,
-            vocabulary=self.vocabulary,
+            doing=doing,
         )
         share, walks = SHARES["texts"] * self.seconds / ways / len(prompts), list[Walk]()
         for number, prompt in enumerate(prompts, start=len(self.prompts)):
-            walks += replace(course, sampling=self._sampling(number)).walk([prompt], LONGEST, share)
+            measuring = replace(self._measuring, sampling=self._sampling(number))
+            walks += measuring.walk(method.drafter, [prompt], LONGEST, share, doing)
         if not any(walk.trails for walk in walks):
             raise InputError("the first token of every text ends it, so there is nothing to draft; give other prompts")
-        medians = {size: RoundSeconds.median(took) for size, took in rounds.items()}
-        return [_candidate(method.spec, size, walks, medians) for size in medians if size]
+        return [_candidate(method.spec, size, walks, rounds) for size in rounds if size]
 
     # race
 
@@ -287,7 +300,7 @@ class Advisor:
             entries.append(Ours(AUTO, self.target, replace(own, draft_model=self.draft)))
             entries[-1].name = WITH_DRAFTS
         each = self._seconds_of_a_token(entries[0], prompts[0][1])
-        rounds = (self.seconds - (time.perf_counter() - self._started)) / max(each, 1e-9)
+        rounds = (self.seconds - self._measuring.passed) / max(each, 1e-9)
         if self.draft is not None and rounds < FEWEST_HEATS * len(entries) * LEAST_TOKENS:
             entries.pop(1).close()
         tokens = rounds / min(HEATS, len(prompts)) / len(entries)
@@ -296,7 +309,7 @@ class Advisor:
     def _seconds_of_a_token(self, plain: Ours, prompt: Ints) -> float:
         """Of plain decoding, roughly. The first of two short texts warms up."""
         job = self._job(prompt, WARM_UP, 0)
-        speed = [_speed(plain.write(job, time.perf_counter)) for _ in range(2)][1]
+        speed = [plain.write(job, time.perf_counter).speed for _ in range(2)][1]
         return 0.0 if speed is None else 1 / speed
 
     def _race(
@@ -304,27 +317,22 @@ class Advisor:
     ) -> tuple[list[Raced], Estimate, list[str]]:
         """Texts in turns while there is time."""
         jobs = [self._job(prompt, tokens, number) for number, (_, prompt) in enumerate(prompts)]
-        speeds: dict[str, list[float]] = {who.name: [] for who in entries}
-        tasks, warm_up = list[int](), [Work([replace(jobs[0], enough=WARM_UP)])]
+        heats, warm_up = list[Heat[Written]](), [Work([replace(jobs[0], enough=WARM_UP)])]
         race = Race(contestants=entries, clock=time.perf_counter)
-        left = self.seconds - (time.perf_counter() - self._started)
+        left = self.seconds - self._measuring.passed
         try:
             for heat in race.run([Work([job]) for job in jobs], passes=PASSES, least=1, seconds=left, warm_up=warm_up):
-                self._advance("writing in turns: " + ", ".join(speeds))
-                found = {name: _speed(lap.result[0]) for name, lap in heat.laps.items()}
-                if None in found.values():
-                    continue  # a text of one token has no speed
-                tasks.append(heat.task)
-                for name, speed in found.items():
-                    speeds[name].append(speed or math.nan)
+                self._measuring.say("writing in turns: " + ", ".join(who.name for who in entries))
+                heats.append(alone(heat))
         finally:
             for who in entries:
                 who.close()
-        if not tasks:
+        texts = Decoded([heat for heat in heats if all(lap.result.speed for lap in heat.laps.values())], PLAIN)
+        if not texts.heats:
             raise InputError("no text had a second token, so there is no speed to measure; give other prompts")
-        raced = [_raced(who, speeds, tasks) for who in entries]
-        gain = _ratio(speeds, raced[-1].name, _fastest(raced[:-1]).name, tasks)
-        return raced, gain, [prompts[task][0] for task in dict.fromkeys(tasks)]
+        raced = [texts.raced(who) for who in entries]
+        gain = texts.ratio(raced[-1].name, _fastest(raced[:-1]).name)
+        return raced, gain, [prompts[task][0] for task in dict.fromkeys(heat.task for heat in texts.heats)]
 
     def _job(self, prompt: Ints, tokens: int, number: int) -> Job:
         return Job(
@@ -344,10 +352,6 @@ class Advisor:
         limit = self.target.context_length
         return prompt if limit is None else prompt[-max(1, limit - self.max_new_tokens - ROOM) :]
 
-    def _advance(self, doing: str) -> None:
-        passed = round(time.perf_counter() - self._started)
-        self.progress(doing, min(passed, round(self.seconds)), round(self.seconds))
-
 
 def _flat(one: Contender | Raced) -> dict[str, Any]:
     """Its fields, the ratio with its bounds beside it."""
@@ -358,15 +362,15 @@ def _flat(one: Contender | Raced) -> dict[str, Any]:
 
 def _candidate(spec: str, size: int, walks: Sequence[Walk], rounds: dict[int, RoundSeconds]) -> Contender:
     """A draft length. Plain decoding has a round for every token."""
-    plain, took = sum(rounds[0]), rounds[size]
+    plain, took = rounds[0].whole, rounds[size]
     counts = [(walk.emitted, sum(trail.rounds(size) for trail in walk.trails)) for walk in walks if walk.trails]
-    times = [(tokens, count * sum(took), tokens, tokens * plain) for tokens, count in counts]
+    times = [(tokens, count * took.whole, tokens, tokens * plain) for tokens, count in counts]
     return Contender(
         strategy=spec,
         spec=f"{spec}{',' if ':' in spec else ':'}length={size}",
         length=size,
         tokens_per_round=sum(tokens for tokens, _ in counts) / sum(count for _, count in counts),
-        seconds=sum(took),
+        seconds=took.whole,
         seconds_draft=took.drafting,
         seconds_plain=plain,
         ratio=ratio_of_sums(times, None),
@@ -375,26 +379,3 @@ def _candidate(spec: str, size: int, walks: Sequence[Walk], rounds: dict[int, Ro
 
 def _fastest(raced: Sequence[Raced]) -> Raced:
     return max(raced, key=lambda one: one.ratio.value)
-
-
-def _speed(written: Written) -> float | None:
-    """Tokens per second behind the first delivery, as in benchmarks."""
-    (first, began), (last, ended) = written.deliveries[0], written.deliveries[-1]
-    return (last - first) / (ended - began) if last > first else None
-
-
-def _raced(who: Ours, speeds: dict[str, list[float]], tasks: Sequence[int]) -> Raced:
-    own = np.array(speeds[who.name])
-    return Raced(
-        name=who.name,
-        spec=who.spec,
-        tokens_per_second=float(len(own) / np.sum(1 / own)),
-        ratio=_ratio(speeds, who.name, PLAIN, tasks),
-    )
-
-
-def _ratio(speeds: dict[str, list[float]], name: str, other: str, tasks: Sequence[int]) -> Estimate:
-    """The mean over texts of one method's speed over another's."""
-    if name == other:
-        return Estimate(1.0, 1.0, 1.0)
-    return mean_of(np.array(speeds[name]) / np.array(speeds[other]), tasks)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import ceil
 from statistics import median
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from paceline.api.model import LanguageModel
 from paceline.api.settings import Options
 from paceline.api.writing import Generation
 from paceline.context import Context, Ending
-from paceline.drafters.base import Ask, Budget, Drafter
+from paceline.drafters.base import Drafter
 from paceline.drafters.networks.assistant import Assistant, DraftModel
 from paceline.drafters.networks.mirror.drafter import Mirror
 from paceline.drafters.networks.mirror.messages import Ahead, Go, MessageKind, Window
@@ -32,9 +32,11 @@ from paceline.drafters.networks.mirror.worker import facts_of
 from paceline.engine.counters import Totals
 from paceline.errors import InputError
 from paceline.law import Outlook, Sampling
-from paceline.targets.base import Request, Rows, Target, Want
-from paceline.tree import DraftTree, Ints
+from paceline.targets.base import Request, Target, Want
+from paceline.tree import DraftTree
 from paceline_lab.bench.machine import threads
+from paceline_lab.bench.times.steps import read_text
+from paceline_lab.machine.measuring import Measuring, RoundSeconds
 
 PATIENCE = 20.0
 POLL = 2e-4
@@ -110,7 +112,7 @@ class Bench:
             facts_of(self.context, target.vocab_size, mirror.shape, mirror.name), text.tokens[:place]
         )
         try:
-            self.rows = self._read(text.tokens[: place - 1])
+            self.rows = read_text(target, text.tokens[: place - 1], 256)
             self.turn(levels)
         except BaseException:
             process.forget(self.number)
@@ -119,12 +121,6 @@ class Bench:
     def close(self) -> None:
         self.process.forget(self.number)
         self.rows.close()
-
-    def _read(self, tokens: Ints) -> Rows:
-        rows = self.target.open(len(tokens) + 256)
-        self.target.score([Request.of_prompt(rows, tokens)])
-        rows.keep(range(len(tokens)))
-        return rows
 
     # the draft model
 
@@ -301,20 +297,20 @@ class OverlapTrial:
         begun = ExitStack()
         assistant.fit(target, self.lm.vocabulary)
         try:
-            text = self.text()
+            text = self.text
             bench = Bench(target, mirror, text, levels, branches)
             begun.callback(bench.close)
             measured, judged = list[RoundParts](), list[float]()
-            alone, wide = list[tuple[float, float]](), list[tuple[float, float]]()
+            alone, wide = list[float](), list[float]()
             runs: dict[str, list[Totals]] = {"together": [], "turns": [], "everywhere": []}
             for _ in range(self.repeats):
                 measured.append(bench.round())
                 judged.append(self.judged())
-                alone.append(self.serial(bench, assistant))
+                alone.append(self.turns(assistant, [levels])[levels].whole)
                 runs["together"].append(self._run(mirror, levels))
                 runs["turns"].append(self._run(assistant, levels))
                 with threads(everywhere):
-                    wide.append(self.serial(bench, assistant))
+                    wide.append(self.turns(assistant, [levels])[levels].whole)
                     runs["everywhere"].append(self._run(assistant, levels))
         finally:
             begun.close()
@@ -333,10 +329,11 @@ class OverlapTrial:
             whole.tokens_per_round,
             sum(runs["turns"], Totals()).tokens_per_round,
             Pair(parts.step(levels, anew, self.anew), seconds["together"]),
-            Pair(_middle(alone) + median(judged), seconds["turns"]),
-            Pair(_middle(wide) + median(judged), seconds["everywhere"]),
+            Pair(median(alone), seconds["turns"]),
+            Pair(median(wide), seconds["everywhere"]),
         )
 
+    @cached_property
     def text(self) -> Context:
         """A text of the target's own to time the parts on."""
         prompt, vocabulary = self.prompts[0], self.lm.vocabulary
@@ -356,22 +353,11 @@ class OverlapTrial:
         found = self._plain(self.prompts[0], 8)
         return median(each.seconds_read + each.seconds_judge for each in found.rounds[1:])
 
-    def serial(self, bench: Bench, assistant: Assistant) -> tuple[float, float]:
-        """A draft of the whole length, and a forward over it, on the threads that there are."""
-        state = assistant.open(bench.context)
-        try:
-            ask = Ask(state, Budget(bench.levels, bench.levels))
-            assistant.propose([ask])
-            state.rows.rewind(len(bench.context) - 1)  # the last token is read again, as it is in every round
-            began = time.perf_counter()
-            assistant.propose([ask])
-            drafted = time.perf_counter() - began
-        finally:
-            assistant.close(state)
-        began = time.perf_counter()
-        (scores,) = bench.target.submit([Request.of_tree(bench.rows, bench.context.root, bench.tree)]).result()
-        scores.choices()
-        return drafted, time.perf_counter() - began
+    def turns(self, assistant: Assistant, sizes: Sequence[int], repeats: int = 1) -> dict[int, RoundSeconds]:
+        """Rounds in turns with the target, on the threads that there are, by the length of their drafts."""
+        measuring = Measuring(target=self.lm.target, sampling=self.text.sampling)
+        how: dict[str, Any] = {"length": len(self.text), "seconds": 0.0, "cap": None, "repeats": repeats}
+        return measuring.rounds(assistant, self.text.tokens, sizes, **how)
 
     def _run(self, drafter: Drafter, levels: int) -> Totals:
         """All prompts, each by itself."""
@@ -388,7 +374,3 @@ class OverlapTrial:
             )
             found.append(written.totals)
         return sum(found, Totals())
-
-
-def _middle(pairs: Sequence[tuple[float, float]]) -> float:
-    return float(sum(median(column) for column in zip(*pairs, strict=True)))

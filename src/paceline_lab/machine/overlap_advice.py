@@ -1,32 +1,31 @@
 """Whether a draft model should work beside the target, on cores of its own, or in turns with it, on all of them.
 
-Nothing is raced: parts are timed and outcomes counted, and the law of `overlap` says what rounds would take. So there
+Rounds in turns are timed, of rounds beside one another the parts; outcomes are counted, and the law of `overlap` says
+what such rounds would take. So there
 is no interval of measured speeds; the advice allows for the error of the law.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from statistics import fmean, median
+from itertools import product
+from statistics import fmean
 
-import torch
-
-from paceline.api.settings import Options
 from paceline.context import Context
 from paceline.drafters.networks.assistant import Assistant, DraftModel
 from paceline.drafters.networks.mirror.drafter import Mirror
 from paceline_lab.bench.early_exit import Stop, foreseen
-from paceline_lab.bench.machine import threads
+from paceline_lab.bench.race import Progress
 from paceline_lab.bench.statistics import Estimate, SpeedVerdict
+from paceline_lab.machine.measuring import RoundSeconds
 from paceline_lab.machine.overlap import Bench, OverlapTrial, RoundParts, joined
 
 EXITS, LEVELS, BRANCHES = (0.25, 0.5), (2, 4, 7), (4, 16)
 PROXIES, REPEATS = 8, 2
 ERROR = 1.1
 """The law's seconds of a round over measured ones, in either direction: up to 11% in `docs/lab-log.md`."""
-Advance = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,72 +101,54 @@ class OverlapAdvice:
         return self.best.spec if self.verdict is SpeedVerdict.ON else self.best_turns.spec
 
 
-def advise_overlap(trial: OverlapTrial, draft: str, advance: Advance) -> OverlapAdvice:
+def advise_overlap(trial: OverlapTrial, draft: str, advance: Progress) -> OverlapAdvice:
     """Measure for about a minute."""
-    together, turns = list[Overlap](), list[OverlapTurns]()
-    text, total = trial.text(), len(LEVELS) * (len(EXITS) + 1)
-    done = 0
-    for levels in LEVELS:
-        emitted = 1.0
-        for exit_ in EXITS:
-            advance(f"{levels} tokens, exit {exit_:g}", done, total)
-            stops = foreseen(
-                trial.lm,
-                draft,
-                trial.prompts,
-                exit=exit_,
-                proxies=PROXIES,
-                levels=levels,
-                temperature=trial.temperature,
-                seed=trial.seed,
-                max_new_tokens=trial.tokens,
-            )
-            emitted = fmean(stop.emitted for stop in stops)
-            for branches in BRANCHES:
-                parts = _parts(trial, draft, text, levels, exit_, branches)
-                together.append(_overlap(parts, stops, exit_, levels, branches))
-            done += 1
-        advance(f"{levels} tokens in turns", done, total)
-        turns.append(_turns(trial, draft, text, levels, emitted))
-        done += 1
+    together, emitted = list[Overlap](), dict[int, float]()
+    text, total = trial.text, len(LEVELS) * len(EXITS) + 1
+    for done, (levels, exit_) in enumerate(product(LEVELS, EXITS)):
+        advance(f"{levels} tokens, exit {exit_:g}", done, total)
+        stops = foreseen(
+            trial.lm,
+            draft,
+            trial.prompts,
+            exit=exit_,
+            proxies=PROXIES,
+            levels=levels,
+            temperature=trial.temperature,
+            seed=trial.seed,
+            max_new_tokens=trial.tokens,
+        )
+        emitted[levels] = fmean(stop.emitted for stop in stops)
+        for branches in BRANCHES:
+            parts = _parts(trial, draft, text, levels, exit_, branches)
+            together.append(_overlap(parts, stops, exit_, levels, branches))
+    advance("in turns", total - 1, total)
+    seconds = _turns(trial, draft)
     advance("", total, total)
-    return OverlapAdvice(together, turns, _plain(trial))
+    turns = [
+        OverlapTurns(length=levels, seconds=seconds[levels].whole, tokens=tokens) for levels, tokens in emitted.items()
+    ]
+    return OverlapAdvice(together, turns, seconds[0].whole)
 
 
-@contextmanager
-def _opened(
-    trial: OverlapTrial, draft: str, text: Context, levels: int, exit_: float, branches: int
-) -> Iterator[Bench]:
+def _parts(trial: OverlapTrial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> RoundParts:
     mirror = Mirror(model=draft, gamma=levels, exit=exit_, branches=str(branches))
     try:
         mirror.fit(trial.lm.target, trial.lm.vocabulary)
         with closing(Bench(trial.lm.target, mirror, text, levels, branches)) as bench:
-            yield bench
+            return joined([bench.round() for _ in range(REPEATS)], judged=trial.judged())
     finally:
         mirror.dispose()
 
 
-def _parts(trial: OverlapTrial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> RoundParts:
-    with _opened(trial, draft, text, levels, exit_, branches) as bench:
-        return joined([bench.round() for _ in range(REPEATS)], judged=trial.judged())
-
-
-def _turns(trial: OverlapTrial, draft: str, text: Context, levels: int, emitted: float) -> OverlapTurns:
-    everywhere = torch.get_num_threads()
-    assistant = Assistant(model=DraftModel.load(draft, trial.lm.target), length=levels)
-    assistant.fit(trial.lm.target, trial.lm.vocabulary)
+def _turns(trial: OverlapTrial, draft: str) -> dict[int, RoundSeconds]:
+    """Of all lengths, and of plain decoding."""
+    assistant = Assistant(model=DraftModel.load(draft, trial.lm.target), length=max(LEVELS))
     try:
-        with _opened(trial, draft, text, levels, 0.5, 1) as bench, threads(everywhere):
-            spent = [sum(trial.serial(bench, assistant)) for _ in range(REPEATS)]
+        assistant.fit(trial.lm.target, trial.lm.vocabulary)
+        return trial.turns(assistant, (0, *LEVELS), REPEATS)
     finally:
         assistant.dispose()
-    return OverlapTurns(length=levels, seconds=median(spent) + trial.judged(), tokens=emitted)
-
-
-def _plain(trial: OverlapTrial) -> float:
-    how = Options(method="plain", temperature=trial.temperature, seed=trial.seed, max_new_tokens=16)
-    found = trial.lm.generate(trial.prompts[0], **how)
-    return median(one.seconds_score + one.seconds_read + one.seconds_judge for one in found.rounds[1:])
 
 
 def _overlap(parts: RoundParts, stops: Sequence[Stop], exit_: float, levels: int, branches: int) -> Overlap:

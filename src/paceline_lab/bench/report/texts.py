@@ -14,7 +14,8 @@ from paceline.verify import Kind
 from paceline_lab.bench.report.blocks import Block, Row, Table, TableCell, Text, Tokens, by_method
 from paceline_lab.bench.report.words import NOTHING, counted, entries_of, number, rate, share, times
 from paceline_lab.bench.run.record import Record, TextVerdict
-from paceline_lab.bench.summary import LOOPING, Figures, Summary
+from paceline_lab.bench.statistics import LOOPING
+from paceline_lab.bench.summary import Figures, Summary
 
 EXAMPLE_TOKENS = 160
 QUOTED = 900

@@ -11,7 +11,7 @@ from paceline.context import Ints
 from paceline.engine.counters import Round
 from paceline.errors import Unavailable
 from paceline.law import Sampling
-from paceline_lab.bench.race import Clock, Contestant
+from paceline_lab.bench.race import Clock, Contestant, Heat, Lap
 
 
 class Missing(Unavailable):
@@ -79,6 +79,12 @@ class Written:
     before: int = 0
     """and the tokens of this text in that time."""
 
+    @property
+    def speed(self) -> float | None:
+        """Tokens per second behind the first delivery; None where all came with it."""
+        (first, began), (last, ended) = self.deliveries[0], self.deliveries[-1]
+        return (last - first) / (ended - began) if last > first else None
+
     @classmethod
     def of(cls, job: Job, tokens: list[int], deliveries: list[tuple[int, float]], room: int, forwards: int) -> Self:
         """Of another library, which had ``room`` for so many tokens."""
@@ -125,3 +131,9 @@ def cut(tokens: Sequence[int], job: Job) -> list[int]:
     kept = list(tokens[: job.max_new_tokens])
     ends = (place for place, token in enumerate(kept, start=1) if token in job.eos)
     return kept[: next(ends, len(kept))]
+
+
+def alone(heat: Heat[list[Written]]) -> Heat[Written]:
+    """A heat whose task is one text."""
+    laps = {name: Lap(lap.result[0], lap.seconds, lap.place, lap.gauges) for name, lap in heat.laps.items()}
+    return Heat(heat.task, heat.turn, laps)

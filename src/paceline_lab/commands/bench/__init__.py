@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline_lab.commands.bench import compare, draft_cost, overhead, quality, report, run, suite
+from paceline_lab.commands.bench import compare, quality, report, run, suite, time
 
-MEASUREMENTS = (suite, run, compare, report, overhead, draft_cost, quality)
+MEASUREMENTS = (suite, run, compare, report, time, quality)
 
 
 def add(commands: Subparsers) -> None:

@@ -7,16 +7,15 @@ learns from smaller drafts.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property
 from typing import Self
 
 import numpy as np
 
 from paceline.context import Ints
+from paceline.drafters.asking import fit
 from paceline.drafters.base import Drafter
 from paceline.errors import InputError
 from paceline.law import Sampling
@@ -27,9 +26,10 @@ from paceline.planning.stored import Profile
 from paceline.planning.timing import Timing
 from paceline.targets.base import Target
 from paceline.targets.setup import setup_of
+from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.race import Progress, silent
-from paceline_lab.machine.calibrate.seconds import EXPENSIVE, LEAST_REPEATS, ROWS, SPARSE, measured
-from paceline_lab.machine.calibrate.texts import Course, Walk, corrected, point_at, sizes_to
+from paceline_lab.machine.measuring import EXPENSIVE, LEAST_REPEATS, ROWS, SPARSE, Measuring, Walk
+from paceline_lab.machine.trails import corrected, point_at, sizes_to
 
 NODES, LENGTHS, SEQUENCES = 128, (256, 1024), (1, 4)
 SECONDS = 36.0
@@ -65,6 +65,12 @@ class Method:
                 "show what small ones would bring; name a size with --planner fixed:N"
             )
         return cls(spec=spec, drafter=drafter, draft=draft_of(models))
+
+    @classmethod
+    def fitted(cls, drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> Self:
+        """A drafter that is made to fit a target first."""
+        fit(drafter, target, vocabulary)
+        return cls.of(drafter)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +116,23 @@ class Calibrator:
     progress: Progress = silent
     _texts: float = field(default=1.0, init=False)
     """The share of their seconds that texts have."""
-    _started: float = field(default_factory=time.perf_counter)
+
+    @cached_property
+    def _measuring(self) -> Measuring:
+        shares = SHARES["first"] + SHARES["others"] + len(self.methods) * (SHARES["deep"] + SHARES["spot"])
+        return Measuring(
+            target=self.target,
+            sampling=self.plan.sampling,
+            max_new_tokens=self.plan.max_new_tokens,
+            seconds=shares * self.plan.seconds,
+            progress=self.progress,
+        )
 
     def run(self, known: Profile | None = None) -> Profile:
         """A new profile. The ``known`` measurements of other methods stay, and their sizes are chosen anew."""
         kept = known.methods if known else ()
         timings, readings = self._seconds(max((method.top for method in kept), default=0))
-        self._texts = self._left_to_texts(time.perf_counter() - self._started)
+        self._texts = self._left_to_texts(self._measuring.passed)
         profile = Profile.now(setup_of(self.target), tuple(timings), tuple(readings))
         most = max(t.rows for t in timings if (t.sequences, t.length) == _first(timings)) - 1
         found = tuple(self._method(method, profile, most) for method in self.methods)
@@ -142,18 +158,16 @@ class Calibrator:
             first = number == 0
             share = SHARES["first"] if first else SHARES["others"] / (len(cells) - 1)
             texts = "text" if sequences == 1 else "texts"
-            took, read = measured(
-                self.target,
+            took, read = self._measuring.timings(
                 text,
-                rows=_rows(ROWS if first else SPARSE, limit, sequences),
+                _rows(ROWS if first else SPARSE, limit, sequences),
                 length=length,
                 sequences=sequences,
                 top=top if first else 0,
                 seconds=share * self.plan.seconds,
                 cap=EXPENSIVE if limit is None else None,
                 repeats=LEAST_REPEATS if first else FEW,
-                sampling=self.plan.sampling,
-                advance=partial(self._advance, f"rounds of {sequences} {texts} of {length} tokens"),
+                doing=f"rounds of {sequences} {texts} of {length} tokens",
             )
             timings += took
             readings += read
@@ -172,15 +186,10 @@ class Calibrator:
         return [*((first, length) for length in lengths), *((many, lengths[0]) for many in others)]
 
     def _method(self, method: Method, profile: Profile, most: int) -> Acceptance:
-        course = Course(
-            target=self.target,
-            drafter=method.drafter,
-            sampling=self.plan.sampling,
-            max_new_tokens=self.plan.max_new_tokens,
-            advance=partial(self._advance, f"{method.spec}, drafts of {most} nodes"),
-        )
         names, prompts = zip(*self.prompts, strict=True)
-        texts = course.walk(prompts, most, SHARES["deep"] * self._texts * self.plan.seconds)
+        seconds, drafter = self._texts * self.plan.seconds, method.drafter
+        doing = f"{method.spec}, drafts of {most} nodes"
+        texts = self._measuring.walk(drafter, prompts, most, SHARES["deep"] * seconds, doing)
         walks = [walk for walk in texts if walk.trails]  # a text may end with its first token
         if not walks:
             raise ValueError(
@@ -189,8 +198,8 @@ class Calibrator:
         acceptance = self._acceptance(method, names, walks, most)
         best = acceptance.choose(profile.curves(acceptance.top), *_first(profile.timings))
         small = min(max(best.nodes, LEAST_SPOT), HIGHEST_SPOT, most)
-        self._advance(f"{method.spec}, drafts of {small} nodes")
-        again = course.follow(walks, small, SHARES["spot"] * self._texts * self.plan.seconds)
+        doing = f"{method.spec}, drafts of {small} nodes"
+        again = self._measuring.follow(drafter, walks, small, SHARES["spot"] * seconds, doing)
         simulated = point_at([trail for walk in walks[: len(again)] for trail in walk.trails], small).tokens
         found = sum(walk.emitted for walk in again) / sum(len(walk.trails) for walk in again)
         spot = Spot(nodes=small, foretold=simulated, found=found)
@@ -215,12 +224,6 @@ class Calibrator:
             rounds=len(trails),
             emitted=sum(walk.emitted for walk in walks),
         )
-
-    def _advance(self, doing: str) -> None:
-        """Report progress in seconds: how many have passed, of how many that the plan gives, if it gives any."""
-        shares = SHARES["first"] + SHARES["others"] + len(self.methods) * (SHARES["deep"] + SHARES["spot"])
-        whole = round(shares * self.plan.seconds) if self.plan.seconds < math.inf else 0
-        self.progress(doing, min(round(time.perf_counter() - self._started), whole), whole)
 
 
 def _sized(profile: Profile) -> Profile:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from paceline.cli.output import counted
 from paceline.planning.acceptance import Acceptance, SizeChoice
 from paceline.planning.fits import Floats
 from paceline.planning.stored import Profile
@@ -22,7 +23,7 @@ NODES = "nodes drafted"
 def calibration_page(profile: Profile, methods: Sequence[Acceptance], took: float) -> str:
     """The whole page, without external files and without scripts."""
     first = methods[0].choices[0]
-    headline = f"{methods[0].method} drafts {_nodes(first.nodes)} on this machine"
+    headline = f"{methods[0].method} drafts {counted(first.nodes, 'node')} on this machine"
     if len(methods) > 1:
         sizes = ", ".join(f"{method.method} {method.choices[0].nodes}" for method in methods)
         headline = f"Nodes to draft on this machine: {sizes}"
@@ -37,7 +38,7 @@ def calibration_page(profile: Profile, methods: Sequence[Acceptance], took: floa
 
 def _section(profile: Profile, method: Acceptance, number: int) -> Section:
     choice = method.choices[0]
-    texts = "1 text" if choice.sequences == 1 else f"{choice.sequences} texts"
+    texts = counted(choice.sequences, "text")
     blocks: list[Block] = [
         Text(
             f"Rounds of {texts} behind {choice.length} tokens; drafting and reading are part of a round. The line is "
@@ -52,8 +53,9 @@ def _section(profile: Profile, method: Acceptance, number: int) -> Section:
         blocks.append(
             Text(
                 f"Tokens are of {method.rounds} rounds with the largest drafts on {len(method.prompts)} prompts at "
-                f"temperature {method.temperature:g}. With {_nodes(method.spot.nodes)}, {method.spot.found:.2f} tokens "
-                f"per round were measured, and {method.spot.foretold:.2f} were predicted from the largest drafts."
+                f"temperature {method.temperature:g}. With {counted(method.spot.nodes, 'node')}, "
+                f"{method.spot.found:.2f} tokens per round were measured, and {method.spot.foretold:.2f} were "
+                "predicted from the largest drafts."
             )
         )
     return Section(f"method-{number}", method.method, blocks)
@@ -71,7 +73,7 @@ def _pictures(profile: Profile, method: Acceptance, choice: SizeChoice, number: 
     def drawn(title: str, unit: str, values: Floats, fit: Callable[[Floats], Floats]) -> str:
         places = np.linspace(sizes[0], sizes[-1], DRAWN)
         points = list(zip(sizes.tolist(), values.tolist(), strict=True))
-        tips = [f"{_nodes(int(size))}: {value:.4g} {unit}" for size, value in points]
+        tips = [f"{counted(int(size), 'node')}: {value:.4g} {unit}" for size, value in points]
         line = list(zip(places.tolist(), fit(places).tolist(), strict=True))
         told = f"{method.method}: {unit} by nodes drafted, from {values[0]:.4g} without to {values[-1]:.4g}"
         scales = Scales((NODES, unit), upright=choice.nodes, line=line, zero=True)
@@ -102,7 +104,3 @@ def _table(method: Acceptance) -> Table:
     return Table(
         "The best size by how many texts there are", ["texts × tokens", "nodes", "tokens/s", "plain", ""], rows
     )
-
-
-def _nodes(count: int) -> str:
-    return f"{count} {'node' if count == 1 else 'nodes'}"

@@ -9,12 +9,10 @@ but wrong path is seen.
 from __future__ import annotations
 
 import copy
-import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +20,7 @@ import numpy as np
 import torch
 
 from paceline.errors import InputError
-from paceline.targets.base import Request, Rows
+from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.device import asked
 from paceline.targets.hf.lean import Lean
@@ -33,7 +31,8 @@ from paceline.targets.place import free_memory, named_dtype
 from paceline.tree import EMPTY, DraftTree
 from paceline_lab.bench.peers import open_reader
 from paceline_lab.bench.peers.weights import PeerWeights, TextReader
-from paceline_lab.bench.race import Clock, Contestant, Race
+from paceline_lab.bench.race import Clock, Progress, silent
+from paceline_lab.bench.times.steps import TimedAct, TimedLine, medians, read_text
 
 RANDOM = "random:"
 SHAPES: dict[str, dict[str, Any]] = {
@@ -46,22 +45,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 """Of Llama 3: models of random weights by name, ``random:8b``. Text does not matter to the clock."""
 WARM = 2
-PREFILL = 512
 THEIRS = "transformers"
-
-
-@dataclass(frozen=True)
-class TimedForward:
-    """The median of one shape along one path."""
-
-    path: str
-    context: int
-    sequences: int
-    rows: int
-    """Of each sequence, its root among them."""
-    milliseconds: float
-    apart: float
-    """Root of the mean square by which its logits differ from those of the own path, in their deviations."""
 
 
 def random_target(shape: str, dtype: str, device: str | None) -> HFTarget:
@@ -111,7 +95,7 @@ def bytes_of_token(target: HFTarget, context: int, sequences: int = 1) -> int:
     weights += sum(one.nbytes for one in target.model.modules() if isinstance(one, PackedLinear) and not one.tied)
     if not config.tie_word_embeddings:
         weights -= target.model.get_input_embeddings().weight.nbytes
-    rows = _read(target, 1, 1, np.random.default_rng(0))
+    rows = read_text(target, np.zeros(1, np.int64), 2)
     assert isinstance(rows, CacheRows), "a model of transformers opens no other rows"
     cached = sum(part.nbytes for layer in rows.layers.values() for part in layer.span(0, 1))
     rows.close()
@@ -126,9 +110,11 @@ def forwards(
     rows: Sequence[int],
     repeats: int,
     peers: Sequence[str] = (),
-) -> Iterator[TimedForward]:
+    progress: Progress = silent,
+) -> Iterator[TimedLine]:
     """Every number of rows of every number of sequences behind every context, along every path; for one row also the
-    library's own forward with its own cache. ``peers``, other libraries on the same weights, score one sequence."""
+    library's own forward with its own cache. ``peers``, other libraries on the same weights, score one sequence.
+    ``apart`` is the root of the mean square by which logits differ from those of the own path, in their deviations."""
     random = np.random.default_rng(1)
     with ExitStack() as leaving:
         theirs: dict[str, _Other] = {THEIRS: _Library(target)} if 1 in sequences and 1 in rows else {}
@@ -139,11 +125,12 @@ def forwards(
             theirs[spec] = _Peer(reader)
         for context in contexts:
             for count in sequences:
-                held = [_read(target, context, max(rows), random) for _ in range(count)]
+                texts = random.integers(0, target.vocab_size, (count, context))
+                held = [read_text(target, text, 2 * max(rows)) for text in texts]
                 for number in rows:
                     requests = [Request.of_tree(one, 1, _draft(number, random, target.vocab_size)) for one in held]
                     others = {name: other for name, other in theirs.items() if count == 1 and number <= other.widest}
-                    yield from _timed(target, requests, context, repeats, others)
+                    yield from _timed(target, requests, context, repeats, others, progress)
                 for one in held:
                     one.close()
 
@@ -170,25 +157,23 @@ def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
     return found
 
 
-class TimedStep(Contestant[None, float]):
+class TimedForward(TimedAct):
     """A forward along one path, or the library's own. The second of two counts: threads of the library that was timed
     before look for more work for a while, and those of this one may sleep."""
 
-    def __init__(self, name: str, step: Callable[[], object], settle: Callable[[], None]) -> None:
-        self.name, self._step, self._settle = name, step, settle
-
-    def do(self, task: None, clock: Clock) -> float:
-        self._step()
-        self._settle()
-        began = clock()
-        self._step()
-        self._settle()
-        return clock() - began
+    def do(self, task: None, clock: Clock) -> Mapping[str, float]:
+        super().do(task, clock)
+        return super().do(task, clock)
 
 
 def _timed(
-    target: HFTarget, requests: list[Request], context: int, repeats: int, theirs: Mapping[str, _Other]
-) -> Iterator[TimedForward]:
+    target: HFTarget,
+    requests: list[Request],
+    context: int,
+    repeats: int,
+    theirs: Mapping[str, _Other],
+    progress: Progress,
+) -> Iterator[TimedLine]:
     def along(path: list[ForwardPath]) -> torch.Tensor:
         with target.using(*path):
             logits: torch.Tensor = target.score(requests)[-1].logits
@@ -197,17 +182,16 @@ def _timed(
     paths = paths_of(target)
     others = {name: other.read(requests[0]) for name, other in theirs.items()}
     settle = partial(_wait, target.model.device)
-    steps = [TimedStep(name, partial(along, path), settle) for name, path in paths.items()]
-    steps += [TimedStep(name, step, settle) for name, step in others.items()]
-    race = Race(contestants=steps, tidy=False)
-    heats = list(race.run([None], passes=WARM + repeats))[WARM:]
+    acts = {name: partial(along, path) for name, path in paths.items()} | others
+    about = {"context": context, "sequences": len(requests), "rows": len(requests[0].tokens)}
+    steps = [TimedForward("forward", act, settle, path=name, **about) for name, act in acts.items()]
+    lines = list(medians(steps, repeats, WARM, progress))
     logits = {name: along(path).float() for name, path in paths.items()}
     own = next(iter(logits.values()))
     gaps = {name: _apart(rows, own) for name, rows in logits.items()}
     gaps |= {name: _apart(step().float(), own[0]) for name, step in others.items()}
-    for step in steps:
-        milliseconds = 1000 * statistics.median(heat.laps[step.name].result for heat in heats)
-        yield TimedForward(step.name, context, len(requests), len(requests[0].tokens), milliseconds, gaps[step.name])
+    for line in lines:
+        yield line.found(apart=gaps[line.facts["path"]])
 
 
 def _apart(rows: torch.Tensor, own: torch.Tensor) -> float:
@@ -271,16 +255,6 @@ class _Library(_Other):
         with torch.no_grad():
             self._model(text, use_cache=True, **with_cache, logits_to_keep=1)
         return step
-
-
-def _read(target: HFTarget, context: int, most: int, random: np.random.Generator) -> Rows:
-    """A sequence that has read a made-up text."""
-    rows = target.open(context + 2 * most)
-    for start in range(0, context, PREFILL):
-        piece = random.integers(0, target.vocab_size, min(PREFILL, context - start))
-        target.score([Request.of_prompt(rows, piece)])
-        rows.keep(range(len(piece)))
-    return rows
 
 
 def _draft(rows: int, random: np.random.Generator, vocabulary: int) -> DraftTree:

@@ -1,0 +1,1 @@
+"""What takes time: forwards, drafting, logits, and our loop beside transformers' own."""
