@@ -168,6 +168,24 @@ def test_outcomes_that_the_draft_model_cannot_read_are_left_out(limit: str) -> N
     assert paths == {"tokens": [(4,), (1, 4)], "room": [(4,), (1, 4)], "trees": [(1, 2, 3, 4)]}[limit]
 
 
+def test_a_text_that_has_gone_on_far_is_not_read_amid_a_window() -> None:
+    """Its rows would take the places of the window's."""
+    text = Context([1, 2, 3, 4, 5] * 3, Sampling(), Ending(max_new_tokens=50))
+    assistant = Assistant(model=TableTarget(habitual(memory=1), SIZE), length=4)
+    rollout = Rollout(assistant, text, "mirror")
+    rollout.ahead(Ahead(4, np.arange(1, 6), np.arange(-1, 4), np.array([4]), np.array([2])))
+    assistant.network.add_level(rollout.live)
+    rollout.go([1, 2, 3, 4, 5, 2], 4)
+    while live := rollout.live:
+        assert assistant.network.read_pieces([rollout._text]) == []
+        assistant.network.add_level(live)
+    found = rollout.window()
+    assert found is not None
+    (alone,) = assistant.propose([Ask(assistant.open(text), Budget(4, 4))])
+    assert found[1].tree.tokens.tolist() == alone.tokens.tolist()
+    assert found[1].ready == 1
+
+
 def test_waiting_for_one_process_delays_no_other() -> None:
     shared, silent, made = Shared[Context](), threading.Event(), list[str]()
 

@@ -17,8 +17,8 @@ from paceline.drafters import Ask, Budget, Seen
 from paceline.drafters.networks.drafter import NetworkDrafter
 from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.drafters.networks.network import Network
-from paceline.drafters.networks.reading import Following
-from paceline.drafters.networks.states import StateReading
+from paceline.drafters.networks.reading import DraftedText, TokenColumns
+from paceline.drafters.networks.states import StateText
 from paceline.law import Distribution, Outlook, Sampling
 from paceline.targets.base import Request, Target, Want
 from paceline.tree import DraftTree
@@ -26,6 +26,7 @@ from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
 from toy_head import Toy
 
+KNOWN = np.arange(0, 8000, 2)
 PROMPT = "Once upon a time there was a little girl who lived in a village near the forest. One morning"
 
 
@@ -47,7 +48,7 @@ def test_the_text_is_plain_decodings(temperature: float) -> None:
     assert [one.tokens for (one,) in together] == plain
 
 
-def shown(drafter: Toy, state: StateReading, rows: Any, request: Request, verdict: Verdict) -> None:
+def shown(drafter: Toy, state: StateText, rows: Any, request: Request, verdict: Verdict) -> None:
     """Have the target score a request, keep what the verdict accepts, and show it to the drafter."""
     (scores,) = model().target.score([request])
     rows.keep([0, *(node + 1 for node in verdict.path)])
@@ -56,7 +57,7 @@ def shown(drafter: Toy, state: StateReading, rows: Any, request: Request, verdic
     drafter.observe([Seen(state, verdict, scores)])
 
 
-def opened(drafter: Toy, tokens: Any) -> StateReading:
+def opened(drafter: Toy, tokens: Any) -> StateText:
     """A text whose prompt the target has read, in two pieces."""
     context = Context(tokens, Sampling(), Ending(max_new_tokens=60))
     state, rows = drafter.open(context), model().target.open(99)
@@ -67,7 +68,7 @@ def opened(drafter: Toy, tokens: Any) -> StateReading:
     return state
 
 
-def keys_of(state: StateReading) -> torch.Tensor:
+def keys_of(state: StateText) -> torch.Tensor:
     state.rows.check()
     return torch.cat(state.rows.layers[0].span(0, state.rows.committed))
 
@@ -122,7 +123,8 @@ def test_rows_are_reused_by_the_next_turn() -> None:
 
 
 class AllAtOnce(Network):
-    """Medusa's shape: the levels are computed together, each without the tokens of the one before."""
+    """Medusa's shape: the levels are computed together, each without the tokens of the one before. It knows a part of
+    the target's tokens."""
 
     def __init__(self, target: Target) -> None:
         self._target, self.forwards = target, 0
@@ -131,7 +133,7 @@ class AllAtOnce(Network):
         self.forwards += 1
         for growth in growths:
             turned = [growth.state.hidden.roll(level) for level in range(growth.depth)]
-            growth.kept = self._target.unembed(torch.stack(turned))
+            growth.kept = self._target.unembed(torch.stack(turned))[:, KNOWN]
 
     def level(self, growths: Sequence[Growth]) -> list[list[Distribution]]:
         return [growth.laws(growth.kept[growth.level].expand(len(growth.above), -1)) for growth in growths]
@@ -141,6 +143,7 @@ class AtOnce(NetworkDrafter):
     """Drafts by that network."""
 
     name = "at-once"
+    tokens = frozenset[int]()
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         self._target, self._network, self.needs = target, AllAtOnce(target), Want(hidden=frozenset({target.layers}))
@@ -150,12 +153,18 @@ class AtOnce(NetworkDrafter):
         return self._network
 
     def open(self, context: Context) -> Any:
-        return Following(context, Outlook(context.sampling, context.prompt_length))
+        columns = TokenColumns(self._target.vocab_size, KNOWN)
+        return DraftedText(context, Outlook(context.sampling, context.prompt_length), columns)
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for state, verdict, scores in seen:
             row = verdict.path[-1] + 1 if verdict.path else 0
             state.hidden = scores.hidden(self._target.layers)[row].clone()
+
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        trees = super().propose(asks)
+        self.tokens = {*self.tokens, *(int(token) for tree in trees for token in tree.tokens)}
+        return trees
 
     def growth(self, ask: Ask) -> Growth:
         ready = hasattr(ask.state, "hidden")
@@ -165,9 +174,10 @@ class AtOnce(NetworkDrafter):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_network_without_rows_gives_all_levels_at_once(temperature: float) -> None:
     how: dict[str, Any] = {"temperature": temperature, "seed": 4, "max_new_tokens": 24, "planner": "fixed:6"}
-    drafter = AtOnce(DraftShape(beams=2, top=2))
+    drafter = AtOnce(DraftShape(top=2))
     found = model().generate(PROMPT, method=drafter, **how)
     assert found.tokens == model().generate(PROMPT, method="plain", **how).tokens
     drafted = [round for round in found.rounds if round.drafted]
+    assert drafter.tokens <= set(KNOWN.tolist())
     assert max(round.depth for round in drafted) == 3
     assert drafter.network.forwards <= len(found.rounds)

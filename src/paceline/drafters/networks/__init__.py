@@ -1,1 +1,5 @@
-"""Networks that draft: what follows a text and what grows a draft is shared, a folder for each method."""
+"""Networks that draft: draft models, trained heads, and draft models in a process of their own.
+
+`network` is their contract, `growth` makes a tree of their levels, `reading` is a text that they follow, `drafter` the
+base of methods by them, `states` of heads that read the target's hidden states. A folder holds one method.
+"""

@@ -11,14 +11,14 @@ from paceline.drafters.base import Ask, Budget, Drafter, Seen
 from paceline.drafters.counters import Counter
 from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.drafters.networks.network import Network, RowNetwork
-from paceline.drafters.networks.reading import DRAFT_FORWARDS, DRAFT_TOKENS, Following, Reading
+from paceline.drafters.networks.reading import DRAFT_FORWARDS, DRAFT_TOKENS, DraftedText, ReadText
 from paceline.targets.base import SPARE_ROWS, Rows
 from paceline.targets.lending import KeptRows
 from paceline.tree import ROOT, DraftTree, Ints
 
 
 class NetworkDrafter(Drafter):
-    """A network and the shape of its drafts. The states of its texts are `Following`."""
+    """A network and the shape of its drafts. The states of its texts are `DraftedText`."""
 
     counters: tuple[Counter, ...] = (DRAFT_FORWARDS, DRAFT_TOKENS)
 
@@ -45,7 +45,7 @@ class NetworkDrafter(Drafter):
             ask.state.tally.add(DRAFT_TOKENS, growth.drafted)
         return [growth.tree(self.name) for growth in growths]
 
-    def counts(self, state: Following) -> Mapping[str, float]:
+    def counts(self, state: DraftedText) -> Mapping[str, float]:
         return state.tally.take()
 
 
@@ -70,15 +70,15 @@ class RowDrafter(NetworkDrafter):
     def network(self) -> RowNetwork: ...
 
     @abstractmethod
-    def reading(self, context: Context, rows: Rows) -> Reading:
+    def reading(self, context: Context, rows: Rows) -> ReadText:
         """The state of a text."""
 
-    def open(self, context: Context) -> Reading:
+    def open(self, context: Context) -> ReadText:
         """Begin with the rows of the last text, or a copy of another text's, as far as they hold the prompt."""
         with self._rows.held():
             return self._opened(context, context.tokens)
 
-    def _opened(self, context: Context, tokens: Ints, **more: Any) -> Reading:
+    def _opened(self, context: Context, tokens: Ints, **more: Any) -> ReadText:
         rows = self._rows.lend(tokens[:-1], self._capacity(context.reserve))
         try:
             rows.rewind(rows.common_prefix(tokens[:-1]))
@@ -91,12 +91,12 @@ class RowDrafter(NetworkDrafter):
         """Memory for a text of so many tokens of the target."""
         return SPARE_ROWS + length
 
-    def branch(self, state: Reading, context: Context) -> Reading:
+    def branch(self, state: ReadText, context: Context) -> ReadText:
         """A text that may become of this one, with rows of its own. It is closed like any other."""
         with self._rows.held():
             return state.branched(context, self._rows.copy(state.rows, self._capacity(context.reserve)))
 
-    def close(self, state: Reading) -> None:
+    def close(self, state: ReadText) -> None:
         self._rows.give(state.rows)
 
     def observe(self, seen: Sequence[Seen]) -> None:
@@ -110,13 +110,13 @@ class RowDrafter(NetworkDrafter):
             return super().propose(asks)
 
     def growth(self, ask: Ask) -> Growth:
-        state: Reading = ask.state
+        state: ReadText = ask.state
         if self._depth(ask.budget, state.length) > 0:
             state.catch_up()
         return self.growth_behind(state, ask.budget)
 
     def growth_behind(
-        self, state: Reading, budget: Budget, *ahead: int, text: Context | None = None, row: int = ROOT
+        self, state: ReadText, budget: Budget, *ahead: int, text: Context | None = None, row: int = ROOT
     ) -> Growth:
         """The same of a text that has caught up; or behind the ``text``, which goes on with the tokens ``ahead``, the
         last of them read as this row."""

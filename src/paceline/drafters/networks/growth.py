@@ -1,8 +1,8 @@
 """A draft that grows level by level, whichever network reads its levels.
 
-The network gives the law behind every node that goes on. Everything else happens here, once for all networks: the
-public noise or the draft's own coins choose the candidates behind each node, the best of all go on, nothing follows
-an end, and in the end the nodes are a tree.
+The network gives the law behind every node that goes on. The rest is here, once for all networks: the public noise, or
+coins of the draft, choose the candidates behind each node; the best of all go on; nothing follows an end of the text;
+and the nodes become a tree.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Growth:
         text: Context | None = None,
         row: int = ROOT,
     ) -> None:
-        """``state`` is the text's (`Following`). ``text`` is what the draft follows, by default that text; ``row`` is
+        """``state`` is the text's (`DraftedText`). ``text`` is what the draft follows, by default that text; ``row`` is
         its last token among those that are read ahead of that text."""
         self.state, self.shape = state, shape
         self._nodes, self._depth = nodes, depth
@@ -115,16 +115,14 @@ class Growth:
 
     def add(self, laws: Sequence[Distribution]) -> None:
         """Add the next level behind the nodes that go on, and choose those that go on then."""
-        newest = len(self._tokens)
-        for node, text, law in zip(self._going, self.texts, laws, strict=True):
+        newest, before = len(self._tokens), self._going
+        for node, text, law in zip(before, self.texts, laws, strict=True):
             self._branch(node, text, law)
         self.level += 1
-        before = {node: number for number, node in enumerate(self._going)}
         self._going = self._going_on(newest) if self.level < self._depth else []
-        above = [before[self._parents[node]] for node in self._going]
-        self.texts = [
-            self.texts[number].extended([self._tokens[node]]) for number, node in zip(above, self._going, strict=True)
-        ]
+        above = [before.index(self._parents[node]) for node in self._going]
+        pairs = zip(above, self._going, strict=True)
+        self.texts = [self.texts[number].extended([self._tokens[node]]) for number, node in pairs]
         self.above = np.array(above, np.int64)
 
     def _branch(self, node: int, text: Context, law: Distribution) -> None:

@@ -1,12 +1,15 @@
 """The contract of a network that drafts.
 
-A network reads level by level: for every draft it says what may follow the nodes that go on, for all drafts in one
-forward. It is asked with the drafts themselves (`Growth`): these know the newest nodes' tokens, which node of the level
-before each follows, and the text's state. So much is all that kinds of networks differ in ::
+A network is asked level by level: it gives the laws behind the nodes that go on, for all drafts in one forward. It is
+asked with the drafts themselves (`Growth`). These know the tokens of the newest nodes, which node of the level above
+each follows, and the state of their text. Kinds of networks differ in what they keep between levels ::
 
-    a draft model, an EAGLE head     rows of keys and values that follow the text: `RowNetwork`
-    a recurrent head, Hydra          recurrent states of the nodes: `Growth.kept`
-    Medusa, a block of tokens        all levels at once: computed in `begin`, handed out in `level`
+    draft model            rows of keys and values that follow the text: `RowNetwork`
+    EAGLE                  such rows, and the target's hidden states: `states`
+    recurrent head, Hydra  a state for each node: `Growth.kept`
+    Medusa, block          nothing: `begin` computes all levels, `level` hands them out
+
+A head that knows a part of the target's tokens says so once, as `TokenColumns` of its texts.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from paceline.drafters.networks.growth import Growth
-from paceline.drafters.networks.reading import Reading
+from paceline.drafters.networks.reading import ReadText
 from paceline.law import Distribution
 from paceline.targets.base import Pending, Reach, Request, Rows
 from paceline.targets.chains import Chain, ChainDraft
@@ -26,7 +29,7 @@ IN_PASSING = 16
 
 
 class Network(ABC):
-    """What drafts grow by."""
+    """A network, as drafts see it."""
 
     def begin(self, growths: Sequence[Growth]) -> None:
         """Compute what precedes the first level of these drafts, or whole drafts (`Growth.follow`)."""
@@ -50,8 +53,8 @@ class Network(ABC):
 
 
 class RowModel(Protocol):
-    """What reads rows: any target, as a draft model. A head with keys and values of its own inherits from this, and
-    gives what it does not."""
+    """A model that scores rows of keys and values: any target, as a draft model. A head inherits from this, and defines
+    `open`, `submit` and its sizes."""
 
     vocab_size: int
     context_length: int | None = None
@@ -74,7 +77,7 @@ class RowModel(Protocol):
 
 
 class RowNetwork(Network):
-    """A network with rows of its own. The states of its texts are `Reading`, which make the requests."""
+    """A network with rows. The states of its texts are `ReadText`, which make the requests."""
 
     def __init__(self, model: RowModel) -> None:
         self.model = model
@@ -92,7 +95,7 @@ class RowNetwork(Network):
         """Whether siblings can be read behind so many tokens."""
         return self.model.reach(length - 1).trees
 
-    def can_read(self, state: Reading, *tokens: int) -> bool:
+    def can_read(self, state: ReadText, *tokens: int) -> bool:
         """Whether the text, with these tokens behind it, fits into the model's context, and the model has all of its
         new tokens."""
         limit, unread = self.model.context_length, state.unread
@@ -109,7 +112,7 @@ class RowNetwork(Network):
             for (growth, _), draft in zip(chains, drafts, strict=True):
                 growth.state.follow(growth, draft)
 
-    def read_pieces(self, states: Sequence[Reading]) -> list[Reading]:
+    def read_pieces(self, states: Sequence[ReadText]) -> list[ReadText]:
         """Read a piece of every long unread text, but not its last token. The texts that were long."""
         pieces = [(state, piece) for state in states if (piece := self._piece(state)) is not None]
         if pieces:
@@ -118,8 +121,10 @@ class RowNetwork(Network):
             state.read(len(piece.tokens))
         return [state for state, _ in pieces]
 
-    def _piece(self, state: Reading) -> Request | None:
-        """What is read of a long unread text at once; None of a short one."""
+    def _piece(self, state: ReadText) -> Request | None:
+        """What is read of a long unread text at once; None of a short one, and while a draft grows behind it."""
+        if state.begun:
+            return None
         unread = state.unread[: max(0, state.known - 1 - state.rows.committed)]
         if len(unread) < IN_PASSING:
             return None
@@ -137,5 +142,6 @@ class RowNetwork(Network):
         return [laws[growth] for growth in growths]
 
     def _submit(self, requests: Sequence[Request]) -> Pending:
-        self.rows_read += sum(len(request.tokens) for request in requests)
+        for request in requests:
+            self.rows_read += len(request.tokens)
         return self.model.submit(requests)

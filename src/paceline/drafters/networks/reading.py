@@ -1,4 +1,4 @@
-"""One text as a network drafts behind it, and as far as a network with rows of its own has read it.
+"""One text as a network drafts behind it, and as far as a network with rows has read it.
 
 Rows of the text are committed. Rows of the draft are tentative, each level below the one before, so nothing is read
 twice while a draft grows. When the text has gone on, rows that became text are kept, and the other new tokens are read
@@ -35,7 +35,7 @@ NO_ROWS: Ints = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class TokenColumns:
     """Which of the target's tokens the columns of a network's logits are: those below ``size`` (None for all), or
     ``ids`` of these, ascending, in the columns ``places`` (by default the first ones)."""
 
@@ -46,7 +46,7 @@ class Columns:
     def spread(self, rows: torch.Tensor) -> torch.Tensor:
         """Logits over the target's tokens; those that the network lacks are impossible."""
         if self.ids is None:
-            return rows[:, : self.size]
+            return rows if self.size is None else rows[:, : self.size]
         import torch
 
         assert self.size is not None, "part of a vocabulary has a size"
@@ -61,12 +61,12 @@ class Columns:
 
 
 @dataclass(eq=False)
-class Following:
+class DraftedText:
     """A text, and how logits behind it become laws of the tokens that a draft is made of."""
 
     context: Context
     outlook: Outlook
-    columns: Columns = Columns()
+    columns: TokenColumns = TokenColumns()
     tally: Tally = field(default_factory=Tally, kw_only=True)
 
     def laws(self, rows: torch.Tensor, texts: Iterable[Ints]) -> list[Distribution]:
@@ -80,15 +80,16 @@ class Following:
 
 
 @dataclass(eq=False)
-class Reading(Following):
+class ReadText(DraftedText):
     """A text in tokens that the network reads, and its rows."""
 
     rows: Rows = field(kw_only=True)
     parents: Ints = field(default_factory=lambda: NO_ROWS, kw_only=True)
     """Parents of the tentative rows, which are those of the last draft."""
-    _begun: bool = field(default=False, init=False)
-    """Whether the first level of this draft is read."""
+    begun: bool = field(default=False, init=False)
+    """Whether the first level of a draft is read, so that its rows are tentative."""
     _ahead: tuple[Ints, Ints] = field(default=(NO_ROWS, NO_ROWS), init=False)
+    """Tokens that are read with the first level, and their parents."""
     _counts: list[int] = field(default_factory=list, init=False)
     """The rows of each draft in the request that was made last."""
 
@@ -106,7 +107,7 @@ class Reading(Following):
         """The network's tokens of the text from a place on."""
         return self.context.tokens[start:]
 
-    def branched(self, context: Context, rows: Rows) -> Reading:
+    def branched(self, context: Context, rows: Rows) -> ReadText:
         """The same for a text that may become of this one; ``rows`` are a copy of its committed ones."""
         other = copy(self)
         other.context, other.rows, other.parents, other.tally = context, rows, NO_ROWS, Tally()
@@ -115,10 +116,10 @@ class Reading(Following):
     def catch_up(self) -> None:
         """Keep the rows of the last draft that became text; drop the others. The last token is read again where nothing
         has followed it, for its row predicts the next one."""
-        if self.rows.committed >= self.length:
+        if self.rows.committed >= self.length > 0:
             self.rows.rewind(self.length - 1)
         self.rows.keep(self.became_text())
-        self.parents, self._begun, self._ahead = NO_ROWS, False, (NO_ROWS, NO_ROWS)
+        self.parents, self.begun, self._ahead = NO_ROWS, False, (NO_ROWS, NO_ROWS)
 
     def became_text(self) -> list[int]:
         """The rows of the last draft whose tokens followed, one below the other; rows that may be kept."""
@@ -173,16 +174,17 @@ class Reading(Following):
         """Take the draft that `chain` became."""
         count = len(drafted.tokens)
         self.tally.add(DRAFT_FORWARDS, drafted.forwards)
-        self.parents, self._begun = np.arange(-1, count - 2) if count > 1 else NO_ROWS, True
+        self.parents, self.begun = np.arange(-1, count - 2) if count > 1 else NO_ROWS, True
         growth.follow(drafted.tokens, drafted.scores)
 
     def request(self, growths: Sequence[Growth]) -> Request:
         """The rows to score next: the unread text at first, then the nodes that go on."""
-        if self._begun:
+        if self.begun:
             fed = [self.fed(growth) for growth in growths]
             self._counts = [len(tokens) for tokens, _ in fed]
-            tokens, above = (np.concatenate(column) for column in zip(*fed, strict=True))
-            return Request(self.rows, tokens, np.concatenate([self.parents, above]), held=len(self.parents))
+            tokens = np.concatenate([tokens for tokens, _ in fed])
+            parents = np.concatenate([self.parents, *(above for _, above in fed)])
+            return Request(self.rows, tokens, parents, held=len(self.parents))
         (ahead, parents), unread = self._ahead, self.unread
         chain = np.arange(-1, len(unread) - 1)
         return Request(self.rows, np.concatenate([unread, ahead]), np.concatenate([chain, len(unread) + parents]))
@@ -194,24 +196,25 @@ class Reading(Following):
     def found(self, scores: Scores, growths: Sequence[Growth]) -> list[list[Distribution]]:
         """The laws behind each draft's nodes that go on, from the scores of `request`."""
         self.tally.add(DRAFT_FORWARDS)
-        if self._begun:
-            held, self.parents = len(self.parents), np.concatenate([self.parents, scores.parents])
-            starts = np.cumsum([0, *self._counts[:-1]]).tolist()
-            counts = self._counts
-        else:
-            held, starts, counts = self._first_read(scores, growths)
-        each = zip(growths, starts, counts, strict=True)
-        return [self.behind(growth, held + at, scores.logits[at : at + count]) for growth, at, count in each]
+        if not self.begun:
+            return self._first_found(scores, growths)
+        logits, first, laws = scores.logits, 0, list[list[Distribution]]()
+        held, self.parents = len(self.parents), np.concatenate([self.parents, scores.parents])
+        for growth, count in zip(growths, self._counts, strict=True):
+            laws.append(self.behind(growth, held + first, logits[first : first + count]))
+            first += count
+        return laws
 
-    def _first_read(self, scores: Scores, growths: Sequence[Growth]) -> tuple[int, list[int], list[int]]:
-        """The tentative row of the first logits, where each draft's begin, and how many they are."""
-        length, self._begun = len(scores.tokens) - len(self._ahead[0]), True
-        starts = [length + growth.row for growth in growths]
+    def _first_found(self, scores: Scores, growths: Sequence[Growth]) -> list[list[Distribution]]:
+        """The same of the first level, whose rows are the text's, and those ahead of it."""
+        length, before, self.begun = len(scores.tokens) - len(self._ahead[0]), 0, True
         if length == len(scores.tokens):
             self.read(length)
-            return -length, starts, [1] * len(growths)
-        self.parents = scores.parents  # those of the text stay tentative, beside those ahead of it
-        return 0, starts, [1] * len(growths)
+            before = length
+        else:
+            self.parents = scores.parents  # those of the text stay tentative, beside those ahead of it
+        pairs = [(growth, length + growth.row) for growth in growths]
+        return [self.behind(growth, row - before, scores.logits[row : row + 1]) for growth, row in pairs]
 
     def behind(self, growth: Growth, row: int, logits: torch.Tensor) -> list[Distribution]:
         """The laws behind a draft's nodes that go on, from the logits of what was read for it, from ``row`` on."""

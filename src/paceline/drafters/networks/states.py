@@ -1,4 +1,4 @@
-"""Heads with rows of their own that read the target's hidden states, as EAGLE's do.
+"""Heads with rows that read the target's hidden states, as EAGLE's do.
 
 A row of the text is read from its token and the state that the target had for the token before. For a token of a draft
 there is no such state yet, so the head reads what it gave itself for the node above. These rows are only guesses: when
@@ -16,7 +16,7 @@ import torch
 from paceline.context import Context
 from paceline.drafters.base import Seen
 from paceline.drafters.networks.drafter import RowDrafter
-from paceline.drafters.networks.reading import Columns, Reading
+from paceline.drafters.networks.reading import ReadText, TokenColumns
 from paceline.law import Outlook
 from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows, persistent_tensors
@@ -77,7 +77,7 @@ def _zeros(like: torch.Tensor, count: int) -> torch.Tensor:
         return like.new_zeros(count, like.shape[-1])
 
 
-class StateReading(Reading):
+class StateText(ReadText):
     """A text as a head has read it."""
 
     rows: StateRows
@@ -95,11 +95,11 @@ class StateDrafter(RowDrafter):
     it `needs`."""
 
     layers: tuple[int, ...] = ()
-    columns = Columns()
+    columns = TokenColumns()
 
-    def reading(self, context: Context, rows: Rows) -> StateReading:
+    def reading(self, context: Context, rows: Rows) -> StateText:
         outlook = Outlook(context.sampling, context.prompt_length)
-        return StateReading(context, outlook, self.columns, rows=rows)
+        return StateText(context, outlook, self.columns, rows=rows)
 
     def observe(self, seen: Sequence[Seen]) -> None:
         """Note the states of what became text; read it, while it is a prompt."""

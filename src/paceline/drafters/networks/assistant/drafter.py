@@ -26,7 +26,7 @@ from paceline.drafters.networks.assistant.spelled import SpelledState
 from paceline.drafters.networks.drafter import RowDrafter
 from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.network import RowNetwork
-from paceline.drafters.networks.reading import DRAFT_FORWARDS, DRAFT_TOKENS, Columns, Reading
+from paceline.drafters.networks.reading import DRAFT_FORWARDS, DRAFT_TOKENS, ReadText, TokenColumns
 from paceline.drafters.noise import SharedNoise, wants_noise
 from paceline.errors import InputError
 from paceline.law import Outlook
@@ -134,18 +134,18 @@ class Assistant(RowDrafter):
         assert self._network is not None, "a draft model is loaded by `fit`"
         return self._network
 
-    def open(self, context: Context) -> Reading:
+    def open(self, context: Context) -> ReadText:
         with self._rows.held():
             if self._foreign is None:
                 return self._opened(context, context.tokens)
             follower = self._foreign.follower(context)
             return self._opened(context, np.array(follower.ids, np.int64), follower=follower)
 
-    def reading(self, context: Context, rows: Rows, follower: Follower | None = None) -> Reading:
+    def reading(self, context: Context, rows: Rows, follower: Follower | None = None) -> ReadText:
         """A text in the target's tokens with their noise and coins, where the draft model can say them."""
         if self._foreign is None or follower is None:
             outlook = Outlook(context.sampling, context.prompt_length)
-            return Reading(context, outlook, Columns(self._vocab_size), rows=rows)
+            return ReadText(context, outlook, TokenColumns(self._vocab_size), rows=rows)
         kind = {TLI: SharedState, LATTICE: SpelledState}.get(self._foreign.strategy.name, ForeignState)
         if kind is SpelledState and SharedNoise.of(context, self.shape.shared) is None:
             kind = ForeignState

@@ -13,7 +13,7 @@ import numpy as np
 from paceline.context import Context
 from paceline.drafters.counters import Counter
 from paceline.drafters.networks.growth import DraftShape, Growth
-from paceline.drafters.networks.reading import NO_ROWS, Columns, Reading
+from paceline.drafters.networks.reading import NO_ROWS, ReadText, TokenColumns
 from paceline.law import Outlook
 from paceline.law.table import Acts
 from paceline.targets.base import Rows
@@ -69,7 +69,7 @@ class Foreign:
         return ours[inside], theirs[inside]
 
 
-class ForeignState(Reading):
+class ForeignState(ReadText):
     """A text of the target, followed in the draft model's tokens. Its drafts are of these, too: of the text's settings
     they know the cuts, for all others act on tokens of the target."""
 
@@ -81,7 +81,7 @@ class ForeignState(Reading):
         self._followed = len(context)
         self._began = len(follower.ids), len(context)
 
-    def branched(self, context: Context, rows: Rows) -> Reading:
+    def branched(self, context: Context, rows: Rows) -> ReadText:
         other = super().branched(context, rows)
         assert isinstance(other, ForeignState), "it is a copy"
         other.follower, other.habit = self.follower.copy(), replace(self.habit)
@@ -193,12 +193,12 @@ class SharedState(ForeignState):
     def __init__(self, context: Context, rows: Rows, foreign: Foreign, follower: Follower) -> None:
         super().__init__(context, rows, foreign, follower)
         self.outlook = Outlook(context.sampling, context.prompt_length)
-        self.columns = Columns(foreign.target_size, *self._pairs())
+        self.columns = TokenColumns(foreign.target_size, *self._pairs())
 
     def growth(
         self, shape: DraftShape, nodes: int, depth: int, *, text: Context | None = None, row: int = ROOT
     ) -> Growth:
-        return Reading.growth(self, shape, nodes, depth, text=text, row=row)
+        return ReadText.growth(self, shape, nodes, depth, text=text, row=row)
 
     @property
     def ends(self) -> frozenset[int]:

@@ -19,7 +19,7 @@ from paceline.drafters.base import Ask, Budget
 from paceline.drafters.networks.assistant.drafter import Assistant
 from paceline.drafters.networks.growth import Growth
 from paceline.drafters.networks.mirror.messages import Ahead, Window
-from paceline.drafters.networks.reading import Reading
+from paceline.drafters.networks.reading import ReadText
 from paceline.tree import ROOT
 
 
@@ -87,7 +87,7 @@ class Rollout:
         if old is not self._text:
             self._assistant.close(old)
 
-    def _expect(self, path: tuple[int, ...], state: Reading, levels: int, row: int = ROOT) -> None:
+    def _expect(self, path: tuple[int, ...], state: ReadText, levels: int, row: int = ROOT) -> None:
         """Begin a window behind the text as it will be; ``row`` is its last token among those ahead of ``state``."""
         text = state.context if row == ROOT else state.context.extended(path)
         budget = Budget(levels * self._assistant.shape.top, max(0, min(levels, text.room - 1)))
