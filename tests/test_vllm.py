@@ -20,12 +20,13 @@ import torch
 
 import paceline
 from paceline.drafters import Ask, Budget, Drafter, make_drafter
+from paceline.engine.served import best_chain
 from paceline.errors import InputError
 from paceline.integrations.vllm import Proposer
-from paceline.integrations.vllm.lengths import Lengths, Pace
-from paceline.integrations.vllm.proposer import HOPELESS, best_chain
+from paceline.integrations.vllm.gaps import Gaps
+from paceline.integrations.vllm.proposer import HOPELESS
 from paceline.integrations.vllm.settings import VLLMSettings
-from paceline.integrations.vllm.texts import Served
+from paceline.integrations.vllm.texts import RequestContext
 from paceline.tree import DraftTree
 from papers.dictspec import live
 
@@ -123,9 +124,9 @@ def own_draft(drafter: Drafter, text: Row, nodes: int) -> Row:
     depth = min(K, LONGEST - len(text) - 1)
     if depth <= 0:
         return []
-    state = drafter.open(Served(np.array(text, np.int32), LONGEST))
+    state = drafter.open(RequestContext(np.array(text, np.int32), LONGEST))
     (tree,) = drafter.propose([Ask(state, Budget(nodes, depth))])
-    return best_chain(tree, K)[0]
+    return best_chain(tree).tokens[:K].tolist()
 
 
 @pytest.mark.parametrize("method", ["lookup", "suffix", f"hybrid:{ENGLISH}", f"dictionary:{ENGLISH}+lookup"])
@@ -191,9 +192,9 @@ def tree(*tokens: int) -> Callable[[Any], list[DraftTree]]:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        (wrong, "RuntimeError: a bug"),
-        (lambda asks: [], "answered for 0 requests"),
-        (lambda asks: None, "TypeError"),
+        (wrong, "failed in propose: RuntimeError: a bug"),
+        (lambda asks: [], "texts and answered for 0"),
+        (lambda asks: None, "returned None in propose"),
         (tree(5, SIZE, 6), f"drafts token {SIZE} of {SIZE}"),
         (tree(-3), "drafts token -3"),
     ],
@@ -464,39 +465,46 @@ def test_methods_learn_from_the_logits_of_every_row(folder: Path, method: str) -
 # --- how much is drafted -------------------------------------------------------------------------------------
 
 
-def test_a_source_that_brings_nothing_is_not_drafted_where_rows_cost_time() -> None:
-    lengths = Lengths()
-    for step in range(200):
-        rows = 4 + step % 9
-        lengths.pace.note(rows, 4, 0.01 + 0.002 * rows)
-    assert lengths.pace.least == pytest.approx(0.002 * 4 / (0.01 + 0.002 * 8), rel=0.1)
-    bad: dict[str, Any] = {}
-    good: dict[str, Any] = {}
-    for _ in range(60):
-        lengths.judge(bad, ["a"], [0.5], 0)
-        lengths.judge(good, ["b", "b"], [0.6, 0.6], 2)
-    least = lengths.pace.least
-    assert lengths.worth(bad, ["a"] * 4, [0.5] * 4, least) == 0
-    assert lengths.worth(good, ["b"] * 4, [0.6] * 4, least) >= 3
-    assert lengths.worth(bad, ["a"] * 4, [0.5] * 4, 0.0) == 4
+def test_a_source_that_brings_nothing_is_not_drafted_where_rows_cost_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts repeat themselves, and go on as they did before or not; a row takes a third of a step."""
+
+    def drafted(repeats: bool) -> float:
+        proposer, coins, now = Proposer(config(folder, "lookup", rows=2, lengths="adaptive")), random.Random(1), [0.0]
+        monkeypatch.setattr("time.perf_counter", lambda: now[0])
+        tokens, lengths = np.zeros((2, LONGEST), np.int32), np.full(2, 12)
+        tokens[:, :12] = np.tile([400, 401, 402, 403], 3)
+        drafts, counts = list[Row]([[], []]), list[int]()
+        for _ in range(300):
+            now[0] += 0.010 + 0.003 * sum(1 + len(draft) for draft in drafts)
+            sampled = list[Row]()
+            for row, draft in enumerate(drafts):
+                if lengths[row] > LONGEST - 2 * K:
+                    lengths[row], tokens[row, 12:] = 12, 0
+                new = [*draft, 400 + int(lengths[row] + len(draft)) % 4] if repeats else [coins.randrange(500, 8000)]
+                if not repeats:
+                    tokens[row, lengths[row] - 2 : lengths[row]] = 400, 401
+                tokens[row, lengths[row] : lengths[row] + len(new)] = new
+                lengths[row] += len(new)
+                sampled.append(new)
+            drafts = proposer.propose(sampled, lengths, tokens)
+            counts.append(sum(map(len, drafts)))
+        assert proposer._errors == 0
+        return float(np.mean(counts[100:]))
+
+    assert drafted(repeats=True) > 4
+    assert drafted(repeats=False) < 0.5
 
 
-def test_steps_stay_longer_where_the_load_has_risen() -> None:
-    pace, fresh = Pace(), Pace()
-    for step in range(50):
-        pace.note(2 + step % 3, 2, 0.005)
-    for step in range(500):
-        for one in (pace, fresh):
-            one.note(60 + 8 * (step % 9), 64, 0.05 + 0.001 * 8 * (step % 9))
-    assert pace.least == pytest.approx(fresh.least, rel=0.1)
-
-
-def test_idle_time_is_no_step() -> None:
-    pace = Pace()
-    for step in range(50):
-        pace.note(4 + step % 3, 4, 0.01)
-        pace.note(5, 4, 60.0)
-    assert pace._rate.below < 1
+def test_steps_stay_longer_where_the_load_has_risen_and_idle_time_is_no_step() -> None:
+    gaps = Gaps()
+    for _ in range(50):
+        assert gaps.seconds(0.005) == 0.005
+        assert gaps.seconds(60.0) == 0.0
+    found = [gaps.seconds(0.05) for _ in range(50)]
+    assert found.index(0.05) < 20
+    assert set(found[20:]) == {0.05}
 
 
 # --- what is refused -----------------------------------------------------------------------------------------

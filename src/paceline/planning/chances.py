@@ -69,22 +69,23 @@ class Reliability:
         self._seen, self._true = list[float](), list[float]()
         self._claimed, self._came = list[float](), list[float]()
 
-    def odds(self, trees: Sequence[DraftTree], depths: Sequence[int]) -> Floats:
+    def odds(self, trees: Sequence[DraftTree], depths: Ints) -> Floats:
         """The chance of every node of these drafts, one behind the other, to come true if its parent does."""
         scores = trees[0].scores if len(trees) == 1 else np.concatenate([tree.scores for tree in trees])
-        sources = [self._number(source) for tree in trees for source in tree.sources]
+        names = [source for tree in trees for source in tree.sources]
+        numbers = {name: self._number(name) for name in set(names)}
+        sources = [numbers[name] for name in names]
         classes = (EDGES.searchsorted(scores) + self._first_classes(sources, depths)).tolist()
-        bias = [(came + 1.0) / (claimed + 1.0) for came, claimed in zip(self._came, self._claimed, strict=True)]
-        odds = np.exp(scores)
-        odds *= np.array(bias).take(sources)
+        bias = (np.array(self._came) + 1.0) / (np.array(self._claimed) + 1.0)
+        odds: Floats = np.exp(scores)
+        odds *= bias.take(sources)
         np.fmin(odds, MOST, out=odds)
         odds *= PRIOR
         odds += [self._true[each] for each in classes]
         odds /= np.array([self._seen[each] for each in classes]) + PRIOR
-        np.fmax(odds, LEAST, out=odds)
-        return np.fmin(odds, MOST, out=odds)
+        return odds.clip(LEAST, MOST)
 
-    def levels(self, tree: DraftTree, depths: Sequence[int]) -> Floats:
+    def levels(self, tree: DraftTree, depths: Ints) -> Floats:
         """The same chances by source and depth alone, for sampled nodes, which may not be cut by their value."""
         where = self._first_classes([self._number(source) for source in tree.sources], depths) // _SCORES
         seen, true = (np.reshape(table, (-1, _SCORES)).sum(axis=1) for table in (self._seen, self._true))
@@ -94,29 +95,27 @@ class Reliability:
     def learn(self, tree: DraftTree, node: int, tokens: Sequence[int]) -> int | None:
         """The text went on with these tokens behind ``node``: where that leads in the draft, None if out of it."""
         parents, drafted, scores = tree.parents.tolist(), tree.tokens.tolist(), tree.scores.tolist()
+        seen, true, claimed, arrived = self._seen, self._true, self._claimed, self._came
         depth = 0 if node == ROOT else len(tree.path(node))
         for token in tokens:
             reached = None
+            first = _FIRST[depth if depth < DEEPEST else DEEPEST]
             for child in _children(tree, parents, node):
-                came = drafted[child] == token
-                self._count(self._number(tree.sources[child]), depth, scores[child], came)
+                source, score, came = self._number(tree.sources[child]), scores[child], drafted[child] == token
+                place = source * _OF_SOURCE + first + bisect_left(_EDGES, score)
                 if came:
                     reached = child
+                seen[place] = seen[place] * MEMORY + 1.0
+                true[place] = true[place] * MEMORY + came
+                claimed[source] = claimed[source] * MEMORY + math.exp(score)
+                arrived[source] = arrived[source] * MEMORY + came
             if reached is None:
                 return None
             node, depth = reached, depth + 1
         return node
 
-    def _count(self, source: int, above: int, score: float, came: bool) -> None:
-        """A node so many levels below the root's children came true, or did not."""
-        place = source * _OF_SOURCE + _FIRST[above if above < DEEPEST else DEEPEST] + bisect_left(_EDGES, score)
-        self._seen[place] = self._seen[place] * MEMORY + 1.0
-        self._true[place] = self._true[place] * MEMORY + came
-        self._claimed[source] = self._claimed[source] * MEMORY + math.exp(score)
-        self._came[source] = self._came[source] * MEMORY + came
-
     @staticmethod
-    def _first_classes(sources: Sequence[int], depths: Sequence[int]) -> Ints:
+    def _first_classes(sources: Sequence[int], depths: Ints) -> Ints:
         """The first class of every node's source and depth."""
         of_depth = _OF_DEPTH.take(np.fmin(depths, DEEPEST + 1) - 1)
         return np.array(sources, np.int64) * _OF_SOURCE + of_depth
@@ -138,7 +137,7 @@ def _children(tree: DraftTree, parents: list[int], node: int) -> Sequence[int]:
     if tree.probes is not None:
         found: list[int] = tree.children(node).tolist()
         return found
-    count = parents.count(node)
-    if count < 2:
-        return (parents.index(node),) if count else ()
-    return [child for child, parent in enumerate(parents) if parent == node]
+    if not (count := parents.count(node)):
+        return ()
+    first = parents.index(node)
+    return (first,) if count == 1 else [child for child in range(first, len(parents)) if parents[child] == node]

@@ -61,7 +61,8 @@ class Logits:
         found, start = dict[int, Scores](), 0
         for row, draft in enumerate(drafts):
             if row in followed:
-                root = followed[row].text.at(len(followed[row].text) - len(sampled[row]) - 1)
+                context = followed[row].context
+                root = context.at(len(context) - len(sampled[row]) - 1)
                 tokens = np.array([root, *draft], np.int64)
                 chain = _Chain(tokens, np.arange(-1, len(draft)), self._want)
                 found[row] = Scores(chain, newest[start : start + 1 + len(draft)])  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.context import Context, Ending
+from paceline.engine.served import ServedText
 from paceline.law import Sampling
 from paceline.tree import Ints
 
@@ -31,11 +32,16 @@ Tokens = NDArray[np.int32]
 """All rows ``[requests, longest]``, as vLLM has them; never written."""
 
 
-class Served(Context):
-    """A text that another engine writes."""
+class RequestContext(Context):
+    """The tokens of a request."""
 
     def __init__(self, tokens: Tokens, longest: int) -> None:
         super().__init__(tokens.astype(np.int64), GREEDY, Ending(max_new_tokens=max(1, longest - len(tokens))))
+        self._longest = longest
+
+    @property
+    def room(self) -> int:
+        return self._longest - self._length
 
     def follow(self, tokens: Tokens | list[int]) -> None:
         """It went on with these."""
@@ -55,31 +61,24 @@ class Served(Context):
 
 
 @dataclass(eq=False)
-class Following:
+class Following(ServedText):
     """A request, as far as it is known."""
 
-    text: Served
-    state: Any
-    """The drafter's."""
-    slot: int
+    context: RequestContext
+    slot: int = -1
     draft: list[int] = field(default_factory=list)
-    """The tokens that were drafted last."""
-    sources: tuple[str, ...] = ()
-    chances: list[float] = field(default_factory=list)
-    """Of each of them, if those before it are right."""
-    record: dict[str, Any] = field(default_factory=dict)
-    """What each source has brought for this request."""
-    off: bool = False
-    """Whether drafting failed for it, so that it is left alone."""
-    whole: bool = True
-    """Whether all its new tokens are of this step."""
+    """The tokens that vLLM was given last, padding included."""
+
+    def forget(self) -> None:
+        super().forget()
+        self.draft = []
 
 
 class ServedTexts:
     """All requests that are known."""
 
     def __init__(
-        self, rows: int, longest: int, open: Callable[[Served], Any], close: Callable[[Sequence[Any]], None]
+        self, rows: int, longest: int, open: Callable[[RequestContext], Any], close: Callable[[Sequence[Any]], None]
     ) -> None:
         """For so many rows at once. ``open`` makes a drafter's state of a text, and ``close`` ends states."""
         slots = 2 * rows
@@ -115,8 +114,8 @@ class ServedTexts:
         numbers = rows.tolist(), slots[rows].tolist(), look.tolist(), tokens[rows, look].tolist(), whole.tolist()
         for row, slot, place, token, all_of_it in zip(*numbers, strict=True):
             each = self._of[slot]
-            if each is not None and each.text.at(place) == token:
-                if all_of_it and not each.text.begins(tokens[row]):
+            if each is not None and each.context.at(place) == token:
+                if all_of_it and not each.context.begins(tokens[row]):
                     continue
                 found[row] = each
                 self._seen[slot] = self._step
@@ -132,15 +131,15 @@ class ServedTexts:
         slots = alike.nonzero()[0]
         for slot in slots[np.argsort(-self._known[slots])].tolist():  # of several, the one that knows most
             each: Following | None = self._of[slot]
-            if each is not None and self._seen[slot] < self._step and each.text.begins(tokens[row]):
+            if each is not None and self._seen[slot] < self._step and each.context.begins(tokens[row]):
                 self._seen[slot] = self._step
-                each.draft = []  # the engine has thrown it away
+                each.forget()  # the engine has thrown its draft away
                 return each
         return None
 
     def begin(self, row: int, length: int, tokens: Tokens) -> Following:
         """A request that is not known."""
-        text = Served(tokens[row, :length], self._longest)
+        text = RequestContext(tokens[row, :length], self._longest)
         try:
             state = self._open(text)
         except Exception:
@@ -148,18 +147,18 @@ class ServedTexts:
             raise
         return self._enter(text, state)
 
-    def _enter(self, text: Served, state: Any, *, off: bool = False) -> Following:
+    def _enter(self, text: RequestContext, state: Any, *, off: bool = False) -> Following:
         if not self._free:
             self._end(int(np.argmin(self._seen)))
         slot = self._free.pop()
-        each = self._of[slot] = Following(text, state, slot, off=off)
+        each = self._of[slot] = Following(text, state, slot=slot, off=off)
         self._seen[slot] = self._step
         return each
 
     def keep(self, rows: Sequence[int], followed: Sequence[Following], tokens: Tokens) -> None:
         """These rows' texts are as long as they are now."""
         where, slots = np.array(rows, np.int64), np.array([each.slot for each in followed], np.int64)
-        known = np.array([len(each.text) for each in followed], np.int64)
+        known = np.array([len(each.context) for each in followed], np.int64)
         self._rows[where], self._known[slots] = slots, known
         self._tails[slots] = tails(tokens, where, known)
 
@@ -175,10 +174,6 @@ class ServedTexts:
         self._free.append(slot)
         if not each.off:
             self._close([each.state])
-
-    def leave(self, each: Following) -> None:
-        """It is known, and not drafted for any more."""
-        self._close([each.state])
 
     def clear(self) -> None:
         """All requests are over."""

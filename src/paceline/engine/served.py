@@ -1,0 +1,249 @@
+"""The served driver: drafts for texts whose forward is somebody else's.
+
+A host owns the model and writes the texts. In each of its rounds it asks for drafts (`drafts`), scores what it likes of
+them, commits the tokens that it emits, and says which these are and how long its forward took (`emitted`). Drafter and
+planner are the objects of every other driver, and what they are asked is asked in the order of the decode loop.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, NamedTuple, NoReturn
+
+from paceline.context import Context
+from paceline.drafters.asking import answered
+from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
+from paceline.planning.base import Draft, Outcome, Planner, Room
+from paceline.targets.scores import Scores
+from paceline.tree import EMPTY, ROOT, DraftTree, is_chain
+from paceline.verify import Verdict
+
+TOGETHER = 64
+"""Texts that are asked for together; the clock is read between them."""
+FEW = 4
+"""Texts whose logits are read at once; the clock is read between them."""
+
+
+@dataclass(eq=False)
+class ServedText:
+    """A text of the host's, as far as drafts for it go."""
+
+    context: Context
+    state: Any
+    """The drafter's."""
+    proposed: DraftTree = EMPTY
+    sent: DraftTree = EMPTY
+    """The part of it that is worth scoring."""
+    planned: bool = False
+    """Whether the planner was asked for its next round."""
+    shown: bool = True
+    """Whether the drafter is shown that round."""
+    rest: int = 0
+    """For how many rounds the planner is not asked."""
+    off: bool = False
+    """Whether drafting failed for it, so that it is left alone."""
+
+    def forget(self) -> None:
+        """Its last draft was not scored, or it is not known what came of it."""
+        self.proposed = self.sent = EMPTY
+        self.shown = False
+
+
+class ServedRound(NamedTuple):
+    """The tokens that a text got in a round, which its context holds already."""
+
+    text: ServedText
+    tokens: tuple[int, ...]
+    scores: Scores | None = None
+    """Of the root and the draft that was sent; None where the host has none, or the drafter needs none."""
+
+
+def raised(error: Exception, text: ServedText | None) -> NoReturn:
+    """What becomes of a drafter's failure where the host says nothing else."""
+    raise error
+
+
+class Served:
+    """Drafts of one drafter, of sizes of one planner. Not for several threads."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        planner: Planner,
+        *,
+        depth: int | None = None,
+        trees: bool = False,
+        failed: Callable[[Exception, ServedText | None], None] = raised,
+    ) -> None:
+        """``depth`` is the most tokens in a row that the host takes, and ``trees`` whether it takes more than chains.
+        ``failed`` hears of errors, and of the text that is left alone from then on, if it is one text's."""
+        self.drafter, self.planner = drafter, planner
+        self._depth, self._trees, self._failed = depth, trees, failed
+        self._reads = drafter.needs.top > 0
+        self._spent, self._turn = 0.0, 0
+
+    def open(self, context: Context) -> ServedText:
+        return ServedText(context, self.drafter.open(context))
+
+    def close(self, text: ServedText) -> None:
+        """A text has ended."""
+        if not text.off:
+            self.drafter.close(text.state)
+
+    # after a forward
+
+    def emitted(self, news: Sequence[ServedRound], seconds: float = 0.0, until: float = math.inf) -> None:
+        """Learn from a round that took so long, of texts that were scored together; 0 seconds where nobody knows. The
+        drafter learns until the clock says so."""
+        began = time.perf_counter()
+        if self.drafter.observes:
+            seen = [new for new in news if new.text.shown and not new.text.off]
+            self._show([new for new in seen if new.scores is not None] if self._reads else seen, until)
+        drafting = self._spent + time.perf_counter() - began
+        outcomes = [
+            Outcome(text.context, text.proposed, text.sent, tokens, drafting, seconds, 0.0, text.shown)
+            for text, tokens, _ in news
+            if text.planned
+        ]
+        if outcomes:
+            self.planner.review(outcomes)
+
+    def _show(self, news: Sequence[ServedRound], until: float) -> None:
+        """Show the drafter as many texts as there is time for: others are first each time."""
+        some = FEW if self._reads else TOGETHER
+        self._turn += 1
+        first = self._turn % (len(news) or 1)
+        news = [*news[first:], *news[:first]]
+        for start in range(0, len(news), some):
+            if start and time.perf_counter() > until:
+                return
+            self._learn(news[start : start + some])
+
+    def _learn(self, news: Sequence[ServedRound]) -> None:
+        try:
+            seen = [Seen(new.text.state, verdict(new.text.sent, new.tokens), new.scores) for new in news]  # type: ignore[arg-type]
+            if self._reads:
+                self.drafter.read(seen)
+            self.drafter.observe(seen)
+        except Exception as error:
+            if len(news) == 1:
+                self._leave(news[0].text, error)
+            for new in news if len(news) > 1 else ():
+                self._learn([new])
+
+    # before a forward
+
+    def drafts(self, texts: Sequence[ServedText], until: float = math.inf) -> list[DraftTree]:
+        """What of their drafts is worth scoring in the next forward. Texts whose turn has not come when the clock says
+        ``until`` have none."""
+        began = time.perf_counter()
+        asked = self._asked(texts)
+        found = list[tuple[ServedText, Draft]]()
+        for start in range(0, len(asked), TOGETHER):
+            if time.perf_counter() > until:
+                break
+            found += self._proposed(asked[start : start + TOGETHER])
+        cuts = self.planner.cut([draft for _, draft in found]) if found else []
+        for (text, draft), cut in zip(found, cuts, strict=True):
+            text.proposed, text.sent = draft.tree, cut.tree
+        self._spent = time.perf_counter() - began
+        return [text.sent for text in texts]
+
+    def _asked(self, texts: Sequence[ServedText]) -> list[tuple[ServedText, Budget]]:
+        """The texts that are drafted for, and how much."""
+        planned, rooms = list[ServedText](), list[Room]()
+        for text in texts:
+            text.proposed = text.sent = EMPTY
+            text.rest, text.planned = max(0, text.rest - 1), text.rest == 0
+            depth = text.context.room - 1
+            if self._depth is not None:
+                depth = min(depth, self._depth)
+            if text.planned and not text.off and depth > 0:
+                planned.append(text)
+                rooms.append(Room(text.context, depth))
+        if not planned:
+            return []
+        budgets, asked = self.planner.plan(rooms), list[tuple[ServedText, Budget]]()
+        for text, budget in zip(planned, budgets, strict=True):
+            text.shown = budget.shown or not self.drafter.skips
+            if budget.empty:
+                text.rest = budget.rounds - 1
+            else:
+                asked.append((text, budget))
+        return asked
+
+    def _proposed(self, asked: Sequence[tuple[ServedText, Budget]]) -> list[tuple[ServedText, Draft]]:
+        """Drafts, with the expensive part of the drafter where that is worth its time."""
+        try:
+            trees = answered(self.drafter, "propose", [Ask(text.state, budget) for text, budget in asked], DraftTree)
+            found = [
+                (text, Draft(text.context, self._fitting(tree), budget))
+                for (text, budget), tree in zip(asked, trees, strict=True)
+            ]
+            return self._enriched(found) if self.drafter.enriches else found
+        except Exception as error:
+            if len(asked) == 1:
+                self._leave(asked[0][0], error)
+                return []
+            return [draft for one in asked for draft in self._proposed([one])]
+
+    def _enriched(self, cheap: Sequence[tuple[ServedText, Draft]]) -> list[tuple[ServedText, Draft]]:
+        levels = self.planner.worth([draft for _, draft in cheap])
+        asks = [
+            Enrich(text.state, replace(draft.budget, depth=min(draft.budget.depth, count)), draft.tree)
+            for (text, draft), count in zip(cheap, levels, strict=True)
+            if count
+        ]
+        trees = iter(answered(self.drafter, "enrich", asks, DraftTree) if asks else ())
+        return [
+            (
+                text,
+                draft._replace(
+                    cheap=draft.tree, levels=count, tree=self._fitting(next(trees)) if count else draft.tree
+                ),
+            )
+            for (text, draft), count in zip(cheap, levels, strict=True)
+        ]
+
+    def _fitting(self, tree: DraftTree) -> DraftTree:
+        """The draft in a shape that the host can score."""
+        return tree if self._trees else best_chain(tree)
+
+    def _leave(self, text: ServedText, error: Exception) -> None:
+        """Leave a text alone for which drafting failed."""
+        text.off = True
+        text.forget()
+        self._failed(error, text)
+
+
+def verdict(sent: DraftTree, tokens: tuple[int, ...]) -> Verdict:
+    """What became of a draft, by the tokens that the text got."""
+    if not is_chain(sent.parents):
+        path = tuple(sent.along(tokens[:-1]))
+        return Verdict(path, tokens, len(path))
+    pairs = zip(sent.tokens.tolist(), tokens[:-1], strict=False)
+    count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return Verdict(tuple(range(count)), tokens, count)
+
+
+def best_chain(tree: DraftTree) -> DraftTree:
+    """The path that brings the most tokens by its scores."""
+    count = len(tree)
+    if is_chain(tree.parents) and tree.probes is None:
+        return tree
+    parents, probes = tree.parents.tolist(), tree.probes
+    chances = [min(1.0, math.exp(score)) for score in tree.scores.tolist()]
+    worth, best = [0.0] * (count + 1), [ROOT] * (count + 1)  # the root stands last, at -1
+    for node in range(count - 1, -1, -1):
+        value = chances[node] * (1 + worth[node])
+        if value > worth[parents[node]] and (probes is None or not probes[node]):
+            worth[parents[node]], best[parents[node]] = value, node
+    path, node = list[int](), best[ROOT]
+    while node != ROOT:
+        path.append(node)
+        node = best[node]
+    return tree.select(path) if probes is None else replace(tree.select(path), probes=None)
