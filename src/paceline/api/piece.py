@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.verify import Kind
-from paceline.vocabulary import TextStream
+from paceline.vocabulary import Detokenizer, TextStream
 
 if TYPE_CHECKING:
     from paceline.engine.emission import Emission
@@ -87,7 +87,10 @@ class Pieces:
 
     def __init__(self, vocabulary: Vocabulary | None, stops: Sequence[str], prompt: Sequence[int]) -> None:
         self._vocabulary = vocabulary
-        self._text = None if vocabulary is None else TextStream(vocabulary, stops, prompt)
+        self._text: Detokenizer | TextStream | None = None
+        if vocabulary is not None:
+            stream = TextStream(vocabulary, stops, prompt) if stops else Detokenizer(vocabulary, prefix=prompt)
+            self._text = stream
 
     def of(self, emission: Emission) -> Piece:
         """The next one."""
