@@ -108,8 +108,9 @@ class Pieces:
         )
 
     def rest(self) -> str:
-        """The text that was held back, when no token follows."""
-        return "" if self._text is None else self._text.finish()
+        """The text that was held back, when no token follows; once."""
+        text, self._text = self._text, None
+        return "" if text is None else text.finish()
 
     def _logprobs(self, emission: Emission) -> Logprobs | None:
         if (found := emission.logprobs) is None:
