@@ -12,7 +12,7 @@ from paceline.context import Context
 from paceline.drafters import Budget, Drafter
 from paceline.targets.replay import ReplayTarget
 from paceline.tree import DraftTree
-from tokenizer_kinds import FOR_TEXT, REAL_NAMES, REPLACEMENT, TEXTS, decode, vocabulary_of
+from tokenizer_kinds import FOR_TEXT, OPAQUE, REAL_NAMES, REPLACEMENT, TEXTS, decode, vocabulary_of
 
 COUNT = 5
 """Tokens of a text."""
@@ -82,8 +82,8 @@ def test_every_cut_of_a_text_has_the_same_events(name: str) -> None:
         ids = vocabulary_of(name).encode(sentence, add_special=False).tolist()
         cut = next(k for k in range(1, len(ids)) if REPLACEMENT not in decode(name, ids[:k]))
         prompt, ids = ids[:cut], ids[cut:][:COUNT]
-        told = len(decode(name, prompt))
-        whole = decode(name, [*prompt, *ids])[told:]
+        before = len(decode(name, prompt))
+        whole = decode(name, [*prompt, *ids])[before:]
         found, text, finish = events(name, prompt, ids)
         assert (text, finish) == (whole, "length")
         spelled = b"".join(spelling for _, spelling, *_ in found)
@@ -99,6 +99,13 @@ def test_every_cut_of_a_text_has_the_same_events(name: str) -> None:
         if ids.count(ids[3]) == 1:
             found, text, finish = events(name, prompt, ids, eos=frozenset({ids[3]}))
             assert (len(found), finish) == (4, "eos")
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_an_opaque_decoder_gives_the_rest_once(name: str) -> None:
+    ids = vocabulary_of(name).encode(TEXTS[0], add_special=False).tolist()[: 1 + COUNT]
+    _, text, _ = events(name, ids[:1], ids[1:])
+    assert text == decode(name, ids)[len(decode(name, ids[:1])) :]
 
 
 def test_an_event_has_its_log_probability_inside_a_burst() -> None:

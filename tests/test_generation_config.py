@@ -20,8 +20,10 @@ import paceline.api.settings
 from engine import tabled
 from paceline.api.model import LanguageModel
 from paceline.api.settings import new_seed
-from paceline.context import AHEAD, Context, Ending
+from paceline.context import AHEAD, Context, Ending, Ints, enlarged
 from paceline.law import Law, Sampling
+from paceline.targets.base import SPARE_ROWS
+from paceline.targets.cache import CacheRows
 from paceline.targets.hf.generation import settings_of
 from paceline.targets.hf.target import HFTarget
 
@@ -237,3 +239,36 @@ def test_a_text_without_a_limit_takes_no_memory_for_its_whole_context() -> None:
     text = Context([1, 2], Sampling(), Ending(max_new_tokens=10**6))
     assert text.reserve == 2 + AHEAD
     assert Context([1, 2], Sampling(), Ending(max_new_tokens=10)).reserve == 12
+
+
+def test_memory_grows_with_a_text_and_copies_no_token_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, copied, count = Context([1, 2], Sampling(), Ending(max_new_tokens=10**15)), list[int](), 5000
+
+    def counted(tokens: Ints, length: int) -> Ints:
+        copied.append(len(tokens))
+        return enlarged(tokens, length)
+
+    monkeypatch.setattr("paceline.context.enlarged", counted)
+    early = text.tokens
+    ahead = text.extended([7])
+    for token in range(count):
+        text.commit(token)
+    assert text.emitted.tolist() == list(range(count))
+    assert sum(copied) <= 2 * count
+    assert (early.tolist(), ahead.tokens.tolist()) == ([1, 2], [1, 2, 7]), "views of before stay as they were"
+    assert len(text._buffer) <= 2 * count
+
+
+@pytest.mark.parametrize("method", ["plain", "lookup"])
+def test_rows_grow_with_a_text(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are asked for by steps; how many beforehand changes no token."""
+    texts = list[list[int]]()
+    for ahead in (AHEAD, 1):
+        monkeypatch.setattr("paceline.context.AHEAD", ahead)
+        lm = paceline.load(families.build("llama"))
+        texts.append(lm.generate([1, 2, 3], method=method, temperature=0.8, seed=1, max_new_tokens=300).tokens)
+        (kept,) = lm.kept._spare
+        assert isinstance(kept, CacheRows)
+        capacities = {layer.capacity for layer in kept.layers.values()}
+        assert capacities == {303 + SPARE_ROWS if ahead == AHEAD else 8 * (4 + SPARE_ROWS)}
+    assert texts[0] == texts[1]

@@ -29,6 +29,18 @@ except SystemExit as end:
 loaded = sorted({name.partition(".")[0] for name in sys.modules})
 print(json.dumps([code, loaded, sys.stderr.getvalue(), Terminal.loaded[:1]]), file=error)
 """
+TRACED = """
+import json, sys
+import paceline
+
+lm, met = paceline.load("pocket"), set()
+lm.generate("Once upon a time", max_new_tokens=16)
+sys.setprofile(lambda frame, event, given: met.add(frame.f_globals.get("__name__", "")))
+lm.generate("Once upon a time", max_new_tokens=16)
+sys.setprofile(None)
+print(json.dumps(sorted(name for name in met if name.startswith("paceline."))))
+"""
+MODULES = 68
 HEAVY = {"torch", "transformers", "scipy", "sympy", "pandas", "matplotlib", "safetensors", "tokenizers"}
 
 
@@ -58,3 +70,11 @@ def test_a_bundled_model_writes_without_transformers_and_says_at_once_that_it_lo
     assert not names & (HEAVY - {"torch", "safetensors", "tokenizers", "sympy", "scipy"}), "numba loads scipy"
     assert said.startswith("loading pocket ...\r")
     assert first == [False], "the first word is said before torch is loaded"
+
+
+def test_a_text_passes_through_few_modules() -> None:
+    """What a reader has to know of 16 tokens of the default method."""
+    done = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, encoding="utf8", check=True)
+    met = json.loads(done.stdout)
+    assert {"paceline.engine.loop", "paceline.law.law", "paceline.verify"} <= set(met)
+    assert len(met) <= MODULES, met

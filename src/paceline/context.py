@@ -30,8 +30,10 @@ Criterion = Callable[[Ints], bool]
 DraftPrompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 """A prompt for a draft model: a text as its own tokenizer takes it, or the messages of a chat for its own template."""
 
-AHEAD = 4096
-"""New tokens for which memory is taken beforehand, at most."""
+FIRST = 64
+"""New tokens for which a text has memory when it begins."""
+AHEAD = 1024
+"""New tokens for which a target's rows are asked for beforehand, at most."""
 
 
 class Finish(StrEnum):
@@ -103,8 +105,7 @@ class Context:
         self._turns: dict[int, int] = {}
         self._scratch = _Scratch()
         self._length = len(tokens)
-        self._buffer = _buffer(len(tokens) + max(1, ending.room(len(tokens), len(tokens))))
-        self._buffer[: len(tokens)] = tokens
+        self._buffer = enlarged(tokens.astype(np.int64), len(tokens) + FIRST)
         strings = ending.strings
         self._strings: StopMatcher | None = None if strings is None else strings.open(tokens.tolist())
 
@@ -145,8 +146,8 @@ class Context:
 
     @property
     def reserve(self) -> int:
-        """For how many tokens memory is taken beforehand. A text without a limit mostly ends long before its context,
-        so a longer one takes more as it grows."""
+        """For how many tokens rows are asked for beforehand. Most texts end long before their limit, so those of a long
+        one grow with it."""
         return self._length + min(self.room, AHEAD)
 
     def gumbel(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
@@ -179,6 +180,8 @@ class Context:
         criteria count calls, and plain decoding would make this one.
         """
         assert self.finish in (None, Finish.CANCELLED), "a finished sequence takes no more tokens"
+        if self._length == len(self._buffer):
+            self._buffer = enlarged(self._buffer, self._length + 1)
         self._buffer[self._length] = token
         self._length += 1
         asked = [called("stopping criterion", criterion, self.tokens) for criterion in self.ending.criteria]
@@ -274,8 +277,9 @@ _ALONE = _Scratch()._references()
 """References to memory without views."""
 
 
-def _buffer(length: int) -> Ints:
-    try:
-        return np.empty(length, np.int64)
-    except (MemoryError, ValueError, OverflowError):
-        raise InputError(f"there is no memory for a text of {length} tokens; lower max_new_tokens") from None
+def enlarged(tokens: Ints, length: int) -> Ints:
+    """The tokens in memory for so many, or for twice as many as before: what grows by its last token copies each token
+    only a few times."""
+    grown = np.empty(max(length, 2 * len(tokens)), np.int64)
+    grown[: len(tokens)] = tokens
+    return grown

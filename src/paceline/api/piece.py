@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.verify import Kind
-from paceline.vocabulary import TextStream
+from paceline.vocabulary import Detokenizer, TextStream
 
 if TYPE_CHECKING:
     from paceline.engine.emission import Emission
@@ -87,7 +87,10 @@ class Pieces:
 
     def __init__(self, vocabulary: Vocabulary | None, stops: Sequence[str], prompt: Sequence[int]) -> None:
         self._vocabulary = vocabulary
-        self._text = None if vocabulary is None else TextStream(vocabulary, stops, prompt)
+        self._text: Detokenizer | TextStream | None = None
+        if vocabulary is not None:
+            stream = TextStream(vocabulary, stops, prompt) if stops else Detokenizer(vocabulary, prefix=prompt)
+            self._text = stream
 
     def of(self, emission: Emission) -> Piece:
         """The next one."""
@@ -105,8 +108,9 @@ class Pieces:
         )
 
     def rest(self) -> str:
-        """The text that was held back, when no token follows."""
-        return "" if self._text is None else self._text.finish()
+        """The text that was held back, when no token follows; once."""
+        text, self._text = self._text, None
+        return "" if text is None else text.finish()
 
     def _logprobs(self, emission: Emission) -> Logprobs | None:
         if (found := emission.logprobs) is None:

@@ -1,19 +1,18 @@
 """From logits to a law over the next token, and from keyed noise to a choice under that law.
 
 This is the only room where scores become probabilities. `settings` is the table of what a user may ask for, made of
-rows as `table` has them; `law` applies it to a row of logits by way of `adjust` and `warp`, `distribution` is the
-result, `noise` supplies the random bits, `on_device` those on another device, and `dice` throws them; `shortlist` are
-the few tokens that can win, which `contenders` finds on devices, `kernels` is what is compiled of both; `scores`
-normalises raw rows; `outlook` is the law as a drafter expects it, `side_by_side` what changes the logits of several
-texts' drafts. Everything is fetched on first use: the table can be read without numpy, and a law without torch.
+rows as `table` has them; `law` applies it to a row of logits (`scores`) by way of `adjust` and `warp`, `distribution`
+is the result with the choices made by it, `noise` supplies the random bits, `on_device` those on another device;
+`shortlist` are the few tokens that can win, which `contenders` finds on devices, `kernels` is what is compiled of both;
+`outlook` is the law as a drafter expects it, `side_by_side` what changes the logits of several texts' drafts.
+Everything is fetched on first use: the table can be read without numpy, and a law without torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paceline.law.dice import Dice, KeyedDice
-    from paceline.law.distribution import Distribution, Weight, race
+    from paceline.law.distribution import Dice, Distribution, KeyedDice, Weight, race
     from paceline.law.law import Law, Place, laws
     from paceline.law.noise import Noise, Stream
     from paceline.law.outlook import Draw, Outlook
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from paceline.law.settings import Processor, Sampling
 
 _HOMES = {
-    "Dice": "dice",
+    "Dice": "distribution",
     "Distribution": "distribution",
     "Draw": "outlook",
-    "KeyedDice": "dice",
+    "KeyedDice": "distribution",
     "Law": "law",
     "Noise": "noise",
     "Outlook": "outlook",

@@ -1,4 +1,4 @@
-"""The law over the next token, and the race that draws from it.
+"""The law over the next token, the race that draws from it, and the random choices of the decoding rules.
 
 All of it is arithmetic on two arrays and runs on weights of `fractions.Fraction` as well as of float64: the
 exact tests of the decoding rules execute this very code.
@@ -7,10 +7,12 @@ exact tests of the decoding rules execute this very code.
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from paceline.law.noise import Noise, Stream
 
 Weight: TypeAlias = float | Fraction
 
@@ -89,3 +91,52 @@ def race(law: Distribution, exponentials: NDArray[np.float64]) -> int:
     assert law.ids.size > 0, "an empty law has nothing to draw"
     with np.errstate(over="ignore"):  # beside a weight as small as that, some other token wins anyway
         return int(law.ids[np.argmin(exponentials / law.weights)])
+
+
+class Dice(Protocol):
+    """The random choices: from keyed noise while decoding, in the exact tests from an enumeration of all outcomes.
+
+    ``index`` is the place in the sequence's own token list whose token is chosen."""
+
+    @property
+    def public(self) -> Noise | None:
+        """The noise that alone decides `choose`, so that the law may leave out tokens which cannot win under it; None
+        where the law must have every survivor."""
+        ...
+
+    def choose(self, index: int, law: Distribution) -> int:
+        """The target's own sample, with public coins."""
+        ...
+
+    def draw(self, index: int, law: Distribution) -> int:
+        """A residual or bonus token, with noise that no draft has seen."""
+        ...
+
+    def accept(self, index: int, token: int, chance: Weight) -> bool:
+        """Whether a drafted token is accepted, with probability ``chance`` (1 and above: always)."""
+        ...
+
+
+@dataclass(frozen=True)
+class KeyedDice:
+    """Each choice is a function of the noise and of its arguments, and of no earlier choice."""
+
+    noise: Noise
+
+    @property
+    def public(self) -> Noise:
+        return self.noise
+
+    def choose(self, index: int, law: Distribution) -> int:
+        return self._race(Stream.TARGET, index, law)
+
+    def draw(self, index: int, law: Distribution) -> int:
+        return self._race(Stream.RESIDUAL, index, law)
+
+    def accept(self, index: int, token: int, chance: Weight) -> bool:
+        return bool(self.noise.uniform(Stream.ACCEPT, index, np.array([token]))[0] < chance)
+
+    def _race(self, stream: Stream, index: int, law: Distribution) -> int:
+        if law.ids.size == 1:
+            return int(law.ids[0])
+        return race(law, self.noise.exponential(stream, index, law.ids))

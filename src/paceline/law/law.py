@@ -33,11 +33,16 @@ class Law:
     def __init__(self, sampling: Sampling, prompt_length: int) -> None:
         self.sampling = sampling
         self.prompt_length = prompt_length
-        self.adjusts, self._adjustment = sampling.adjusts, Adjustment(sampling, prompt_length)
+        self._adjustment = Adjustment(sampling, prompt_length) if sampling.adjusts else None
         self.warps, self.stateful = Warps.of(sampling), sampling.stateful
         self.reads_ahead = self.warps.in_one_race and not self.stateful
         """Whether places that the text may not reach can be read with its next one: processors are asked along the
         path alone, and only one race settles all places in the same wait."""
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether anything acts on the logits before temperature does."""
+        return self._adjustment is not None
 
     @property
     def argmax_only(self) -> bool:
@@ -56,9 +61,7 @@ class Law:
         decoding would make. Where nothing acts, the row itself may come back.
         """
         scores = full_precision(row)
-        if not self.adjusts:
-            return scores
-        return self._adjustment.apply(own_copy(scores), tokens)  # type: ignore[no-any-return]
+        return scores if self._adjustment is None else self._adjustment.apply(own_copy(scores), tokens)
 
     def distribution(self, row: Array, tokens: NDArray[np.int64]) -> Distribution:
         """The law that plain decoding draws the next token from; of greedy decoding, a one-hot law."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.context import enlarged
 from paceline.errors import InputError
 from paceline.law.scores import Array
 from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
@@ -99,9 +100,7 @@ class Rows(ABC):
         start = self.committed + held
         end = start + len(tokens)
         if end > len(self._tokens):
-            grown = np.empty(max(end, 2 * len(self._tokens)), np.int64)
-            grown[:start] = self._tokens[:start]
-            self._tokens = grown
+            self._tokens = enlarged(self._tokens, end)
         self._tokens[start:end] = tokens
         self.tentative = held + len(tokens)
 

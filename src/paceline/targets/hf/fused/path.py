@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from paceline.targets.base import Request
 from paceline.targets.chains import Chain, ChainDraft
-from paceline.targets.hf.attention import Segment
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.placed import PlacedWeights, Unplaceable, Workspace, rows_of, texts_of
 from paceline.targets.hf.fused.team import TEAM, Table
@@ -61,7 +60,8 @@ class Fused(Lean):
 
     def _run(self, job: ForwardJob) -> Found:
         weights, outputs, taps, requests = self._weights, job.outputs, Taps(), job.requests
-        Segment.of_all(requests, self._scratch)
+        for request in requests:
+            request.rows.note(request.tokens, request.held)
         states = weights.embedded(joined([request.tokens for request in requests]))
         count, end, last = len(states), max(request.end for request in requests), len(weights.layers)
         angles = self._rotary.upto(end, self.modules.rotary, LIKE)
