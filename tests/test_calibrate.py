@@ -436,7 +436,7 @@ def test_a_text_knows_every_round_of_its_own() -> None:
 
 QUICK = ["--model", "pocket", "--method", "lookup", "--max-nodes", "3", "--length", "24", "--batch", "1"]
 QUICK += ["--samples", "2", "--max-new-tokens", "4", "--seconds", "0.2", "--prompts", "dictspec"]
-ENOUGH = [*QUICK, "--max-new-tokens", "120", "--seconds", "4"]
+ENOUGH = [*QUICK, "--max-new-tokens", "120", "--seconds", "30"]
 
 
 def test_the_command_keeps_what_the_planner_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,10 @@ class DraftTask(NamedTuple):
     calibrated: bool = False
     """Whether the budget was found by a calibration."""
 
+    def size(self, drafter: Drafter) -> int:
+        """How many nodes a draft may have."""
+        return drafter.nodes if self.budget is None else self.budget
+
 
 class DraftTimer(TimedStep):
     """One method, drafting along a text; between forwards of the ``model`` behind its rows, if one is given. To be
@@ -87,7 +91,7 @@ class DraftTimer(TimedStep):
         length: int,
         model: tuple[Target, Rows] | None = None,
     ) -> None:
-        self._size = drafter.nodes if asked.budget is None else asked.budget
+        self._size = asked.size(drafter)
         sized = "calibrated" if asked.calibrated else "own" if asked.budget is None else "given"
         super().__init__(method=asked.method, temperature=asked.temperature, budget=self._size, sized=sized)
         self._drafter, self._made, self._model = drafter, made, model
@@ -200,10 +204,7 @@ def _timers(
     length, model = CONTEXT, None
     if target is not None:
         length = behind(target)
-        most = max(
-            drafter.nodes if asked.budget is None else asked.budget
-            for asked, drafter in zip(group, drafters, strict=True)
-        )
+        most = max(asked.size(drafter) for asked, drafter in zip(group, drafters, strict=True))
         rows = read_text(target, wide(BEST).text[: length - 1], 1 + SPARE_ROWS + most)
         model = target, leaving.enter_context(closing(rows))
     timers = list[DraftTimer]()

@@ -9,6 +9,7 @@ finished ids, reading the prompt included; every text is written once before tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -134,10 +135,11 @@ def contests(
             make_peer(COUNTERPARTS[method], weights, draft_tokens=draft_tokens),
             OurLoopInside(terms, method),
         ]
-        for who, name in zip(contestants, NAMES, strict=True):
-            who.name = name
         race = Race(contestants=contestants, doing=f"{method}, ", progress=progress)
-        heats = list(map(alone, race.run(works, passes=passes, warm_up=works)))
-        yield Contest(heats, THEIRS, method, {who.name: who.facts() for who in contestants})
-        for who in contestants:
-            who.close()
+        with ExitStack() as leaving:
+            for who, name in zip(contestants, NAMES, strict=True):
+                leaving.callback(who.close)
+                who.name = name
+            heats = list(map(alone, race.run(works, passes=passes, warm_up=works)))
+            facts = {who.name: who.facts() for who in contestants}
+        yield Contest(heats, THEIRS, method, facts)

@@ -45,8 +45,6 @@ def add(subjects: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     check_counts(options, "rounds", "context", "sequence", "rows", "threads")
-    import torch
-
     from paceline.targets.setup import described, processor
     from paceline_lab.bench.machine import instruction_sets, threads
     from paceline_lab.bench.times import forwards
@@ -64,13 +62,12 @@ def run(options: argparse.Namespace) -> int:
             peers=options.peers,
             progress=advance,
         )
-        lines = list(found)
-        number = torch.get_num_threads()
+        lines, about = list(found), described(target)
     paths = dict.fromkeys(line.facts["path"] for line in lines)
-    about, size = described(target), sizes[options.context[0], options.sequence[0]]
+    size = sizes[options.context[0], options.sequence[0]]
     say(f"{target.name} {target.dtype} on {target.device}, medians of {options.rounds}")
-    if target.device.type == "cpu":
-        say(f"{processor()}, {counted(number, 'thread')}: {instruction_sets()}")
+    if target.device == "cpu":
+        say(f"{processor()}, {counted(about['threads'], 'thread')}: {instruction_sets()}")
     say(
         f"a token of plain decoding reads {size / 1e9:.3g} GB behind {options.context[0]} tokens; at the "
         f"{speed / 1e9:.3g} GB/s of a copy it takes at least {1000 * size / speed:.3g} ms\n"
@@ -79,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     apart = {path: max(line.figures["apart"] for line in lines if line.facts["path"] == path) for path in paths}
     ours = max(distance for path, distance in apart.items() if path not in options.peers)
     say(f"\nThe logits of the paths lie at most {ours:.1e} deviations apart")
-    for path in options.peers:
+    for path in (path for path in options.peers if path in paths):
         say(f"The logits of {path} lie at most {apart[path]:.1e} deviations from them")
     refused = None if target.fixed is None else target.fixed.refused
     if refused is not None:

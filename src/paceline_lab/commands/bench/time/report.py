@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
@@ -67,8 +69,9 @@ def _cell(name: str, value: Any) -> str:
 
 def print_record(options: argparse.Namespace, lines: Iterable[TimedLine], **facts: Any) -> None:
     """With ``--json``: the machine, the facts, and every line."""
-    from paceline_lab.bench.machine import sitting
+    from paceline_lab.bench.machine import sitting, threads
 
     if options.json:
-        lines_found = [line.as_dict() for line in lines]
-        print_json({"subject": options.subject, **sitting(), **facts, "lines": lines_found})
+        with threads(options.threads):
+            found = {"subject": options.subject, **sitting(shlex.join(["paceline", *sys.argv[1:]])), **facts}
+        print_json(found | {"lines": [line.as_dict() for line in lines]})
