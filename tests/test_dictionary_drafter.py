@@ -2,7 +2,6 @@
 
 import gc
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Thread
@@ -436,20 +435,6 @@ def test_auto_takes_up_dictionaries_when_it_learns_the_tokenizer(tokenizers: tup
     auto.fit(target, tokenizers[0])
     auto.reset()
     assert proposed(auto, text) == completion
-
-
-@pytest.mark.usefixtures("coming")
-def test_auto_goes_without_dictionaries_that_this_python_cannot_read(
-    tokenizers: tuple[Vocabulary, Vocabulary], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody asked for them."""
-    monkeypatch.setitem(sys.modules, "lzma", None)
-    auto = make_drafter("auto")
-    auto.fit(tabled(), tokenizers[0])
-    assert proposed(auto, [3, 4, 3, 0]) == []
-    monkeypatch.delitem(sys.modules, "lzma")
-    auto.fit(tabled(), tokenizers[0])
-    assert len(proposed(auto, [3, 4, 3, 0])) == 2
 
 
 @pytest.mark.usefixtures("coming")

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.dictionary.header import EntryRule
 from paceline.dictionary.keys import NOWHERE, rolling
-from paceline.dictionary.rules import EntryRule
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.tally import StepTally

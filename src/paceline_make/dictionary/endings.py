@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.dictionary.header import EntryRule
 from paceline.dictionary.keys import LONGEST, NOWHERE, POWERS, Hashes, Indices, Tokens
-from paceline.dictionary.rules import EntryRule
 from paceline_make.dictionary.statistics import Statistics, careful, starts
 
 if TYPE_CHECKING:

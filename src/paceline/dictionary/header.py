@@ -1,0 +1,66 @@
+"""What a dictionary's file says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from paceline.dictionary.keys import LONGEST
+from paceline.errors import InputError
+from paceline.files.shape import Bounds
+from paceline.vocabulary import Vocabulary
+
+MOST = 1 << 24
+"""Entries, completions and different tokens at most."""
+Number = Annotated[int, Bounds(0, MOST)]
+Length = Annotated[int, Bounds(1, LONGEST)]
+
+
+class EntryRule(StrEnum):
+    """What an entry proposes."""
+
+    TOKEN = "token"
+    """One token after the other, as long as each is likely enough after those before it."""
+    PAPER = "paper"
+    """The most probable ending, if it is likely enough as a whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DictionaryHeader:
+    """The description of a dictionary in its file."""
+
+    entries: Number
+    completions: Number
+    """Different ones."""
+    highest: Annotated[int, Bounds(0, 2**31 - 1)]
+    """The highest token id."""
+    longest_prefix: Length
+    longest_completion: Length
+    tokenizer: str
+    """The fingerprint of the vocabulary that its ids belong to."""
+    language: str
+    order: Length
+    """Words of an n-gram at most."""
+    min_probability: Annotated[float, Bounds(0, 1)]
+    rule: EntryRule = EntryRule.TOKEN
+    """What an entry proposes."""
+    corpus: Mapping[str, Any] = field(default_factory=dict)
+    """The corpus that it was built from: fingerprint, words, documents, bytes, n-grams."""
+    licence: str = ""
+    """The licence of the corpus, as its builder stated it."""
+    tokenizer_name: str = ""
+    """The tokenizer's name where the dictionary was built."""
+
+    def check(self, path: str | Path, vocab_size: int, vocabulary: Vocabulary | None) -> None:
+        """Refuse to draft for another tokenizer. Without a vocabulary only the ids can be checked."""
+        if vocabulary is not None and vocabulary.fingerprint != self.tokenizer:
+            named = f" ({self.tokenizer_name})" if self.tokenizer_name else ""
+            raise InputError(f"{path} is a dictionary for another tokenizer{named} than the model's; build one for it")
+        if self.highest >= vocab_size:
+            raise InputError(
+                f"{path} holds token {self.highest}, and the model's vocabulary has {vocab_size} tokens; "
+                "build one for this model"
+            )
