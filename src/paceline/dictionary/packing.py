@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from paceline.dictionary.entries import Entries, ascending, different
 from paceline.dictionary.header import DictionaryHeader
-from paceline.dictionary.keys import LONGEST, NOWHERE, Indices, Tokens, hashed
+from paceline.dictionary.keys import LONGEST, NOWHERE, Indices, Tokens, hashed, places
 
 COLUMNS = np.arange(LONGEST)
 Sections = Mapping[str, NDArray[Any]]
@@ -56,7 +56,7 @@ def pack(entries: Entries, longest_prefix: int, longest_completion: int) -> Sect
     strays = np.flatnonzero(written & (reached != NOWHERE))
     place = np.uint16 if len(alphabet) <= 2**16 else np.uint32
 
-    def places(tokens: NDArray[Any]) -> NDArray[Any]:
+    def numbered(tokens: NDArray[Any]) -> NDArray[Any]:
         found: NDArray[Any] = np.searchsorted(alphabet, tokens[tokens != NOWHERE])
         return found.astype(place)
 
@@ -64,12 +64,12 @@ def pack(entries: Entries, longest_prefix: int, longest_completion: int) -> Sect
         "alphabet": alphabet.astype(np.uint32),
         "shared": shared.astype(np.uint8),
         "lengths": (keys != NOWHERE).sum(axis=1).astype(np.uint8),
-        "keys": places(fresh),
+        "keys": numbered(fresh),
         "levels": entries.first << np.uint8(4) | entries.rest,
-        "firsts": places(texts[:, 0]),
+        "firsts": numbered(texts[:, 0]),
         "strays": strays.astype(np.uint32),
         "ends": (texts[written, 1:] != NOWHERE).sum(axis=1).astype(np.uint8),
-        "tails": places(texts[written, 1:]),
+        "tails": numbered(texts[written, 1:]),
     }
 
 
@@ -188,10 +188,9 @@ def _reached(prefixes: Tokens, firsts: Tokens, longest: int) -> Indices:
     """The entry that each leads to: the one whose key is its own and its next token; `NOWHERE` if there is none."""
     led = np.concatenate([prefixes[:, 1:], firsts[:, None]], axis=1)
     led[:, :-longest] = NOWHERE
-    if not len(led):
-        return np.zeros(0, np.int64)
     known, wanted = hashed(prefixes), hashed(led)
     order, sought = np.argsort(known, kind="stable"), np.argsort(wanted)  # in order, seeking is several times faster
     found = np.empty(len(order), np.int64)
-    found[sought] = order[np.minimum(np.searchsorted(known[order], wanted[sought]), len(order) - 1)]
-    return np.where((prefixes[found] == led).all(axis=1), found, NOWHERE)  # a hash alone proves nothing
+    found[sought] = np.append(order, NOWHERE)[places(wanted[sought], known[order])]
+    proved = (prefixes[found] == led).all(axis=1)  # a hash alone proves nothing
+    return np.where(proved & (found != NOWHERE), found, NOWHERE)

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.dictionary.header import EntryRule
-from paceline.dictionary.keys import LONGEST, NOWHERE, POWERS, Hashes, Indices, Tokens
-from paceline_make.dictionary.statistics import Statistics, careful, starts
+from paceline.dictionary.keys import LONGEST, NOWHERE, POWERS, Hashes, Indices, Tokens, starts
+from paceline_make.dictionary.statistics import Statistics, careful
 
 if TYPE_CHECKING:
     from paceline_make.dictionary.running import SpelledNgrams
