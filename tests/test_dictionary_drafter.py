@@ -522,7 +522,7 @@ def test_files_that_are_none(tmp_path: Path, tokenizers: tuple[Vocabulary, Vocab
                 make_drafter(f"{method}={wrong}")
             assert str(wrong) in one_sentence(error)
         drafter = make_drafter(f"{method}={path}")
-        with pytest.raises(ValueError, match="for another tokenizer") as error:
+        with pytest.raises(ValueError, match="of another tokenizer") as error:
             drafter.fit(TableTarget(habitual(), 20), tokenizers[1])
         assert path in one_sentence(error)
         with pytest.raises(ValueError, match="holds token 9, and the model's vocabulary has 6") as error:

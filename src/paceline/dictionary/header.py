@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from paceline.dictionary.keys import LONGEST
-from paceline.errors import InputError
 from paceline.files.shape import Bounds
-from paceline.vocabulary import Vocabulary
+from paceline.vocabulary import Vocabulary, check_ids
 
 MOST = 1 << 24
 """Entries, completions and different tokens at most."""
@@ -55,12 +54,5 @@ class DictionaryHeader:
     """The tokenizer's name where the dictionary was built."""
 
     def check(self, path: str | Path, vocab_size: int, vocabulary: Vocabulary | None) -> None:
-        """Refuse to draft for another tokenizer. Without a vocabulary only the ids can be checked."""
-        if vocabulary is not None and vocabulary.fingerprint != self.tokenizer:
-            named = f" ({self.tokenizer_name})" if self.tokenizer_name else ""
-            raise InputError(f"{path} is a dictionary for another tokenizer{named} than the model's; build one for it")
-        if self.highest >= vocab_size:
-            raise InputError(
-                f"{path} holds token {self.highest}, and the model's vocabulary has {vocab_size} tokens; "
-                "build one for this model"
-            )
+        """Refuse to draft for another tokenizer."""
+        check_ids(path, self.tokenizer, self.highest, vocab_size, vocabulary, self.tokenizer_name)

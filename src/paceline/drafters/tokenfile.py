@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import InputError
 from paceline.files.shape import Bounds, Count
-from paceline.vocabulary import Vocabulary
+from paceline.vocabulary import Vocabulary, check_ids
 
 Ids = NDArray[np.int64]
 
@@ -45,11 +45,5 @@ class TokenHeader:
         return 2 if self.highest + 1 < 2**16 else 4
 
     def check(self, path: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
-        """Refuse a file of another tokenizer. Without a tokenizer only the highest id can be checked."""
-        if vocabulary is not None and vocabulary.fingerprint != self.tokenizer:
-            raise InputError(f"{path} holds tokens of another tokenizer than the model's; build it for this one")
-        if self.highest >= vocab_size:
-            raise InputError(
-                f"{path} holds token {self.highest}, and the model's vocabulary has {vocab_size} tokens; "
-                "build it for this model"
-            )
+        """Refuse to draft for another tokenizer."""
+        check_ids(path, self.tokenizer, self.highest, vocab_size, vocabulary)
