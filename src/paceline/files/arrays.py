@@ -21,7 +21,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
 from paceline.errors import DamagedFile, InputError
 from paceline.files.reading import damaged, open_file, parse
@@ -80,6 +79,8 @@ class ArrayFormat(Generic[Description]):
 
     def write(self, path: str | Path, description: Description, arrays: Mapping[str, Numbers]) -> None:
         """Write a file, all of it or nothing."""
+        from safetensors.numpy import save
+
         told = _plain(description)
         metadata = _text(
             {"kind": self.noun, "version": self.version, "crc32": checksum(told, arrays), "description": told}
