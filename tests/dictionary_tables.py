@@ -2,19 +2,26 @@
 
 import hashlib
 import json
+import lzma
 import random
 import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
 
-from paceline.dictionary import file
+from paceline.dictionary import file, old
 from paceline.dictionary.entries import Entries as Table
+from paceline.dictionary.header import DictionaryHeader
 from paceline.dictionary.keys import LONGEST, NOWHERE
+from paceline.files.arrays import KEY, checksum
 from paceline_make.texts.words import TAB, in_python, patterns
 
 Entries = dict[tuple[int, ...], tuple[tuple[int, ...], int, int]]
@@ -82,7 +89,7 @@ def table_of(entries: Entries) -> Table:
     )
 
 
-def write(path: Path, entries: Entries, **said: Any) -> file.DictionaryHeader:
+def write(path: Path, entries: Entries, **said: Any) -> DictionaryHeader:
     return file.write(path, table_of(entries), **{**SAID, **said})
 
 
@@ -95,32 +102,45 @@ def longest_first(entries: Entries, ending: Sequence[int]) -> list[tuple[int, tu
     ]
 
 
-def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """What a file says of itself, and its sections."""
-    raw = path.read_bytes()
-    (size,) = struct.unpack_from("<I", raw, 12)
-    described = json.loads(raw[file.SIZE : file.SIZE + size])
-    header, packed, _ = file.read_header(path)
-    body = file.decompressed(header, packed)
-    sections, start = {}, 0
-    for name, length in header.sections.items():
-        sections[name] = body[start : start + length]
-        start += length
-    return described, sections
+    opened = file.FORMAT.open(path)
+    return asdict(opened.description), {name: array.copy() for name, array in opened.arrays.items()}
 
 
-def sealed(described: Mapping[str, Any] | bytes, sections: Mapping[str, bytes], version: int = file.VERSION) -> bytes:
-    """A file of these parts, with all the sums that would give a lie away."""
-    if not isinstance(described, bytes):
-        described = json.dumps(described, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass")
-    return sealed_packed(described, file.compressed(b"".join(sections.values())), version)
+def sealed(described: Any, sections: Mapping[str, NDArray[Any]], **told: Any) -> bytes:
+    """A file of these parts, with the checksum that belongs to them, if there can be one."""
+    crc32 = 0
+    with suppress(ValueError):
+        crc32 = checksum(described, sections)
+    told = {"kind": "dictionary", "version": 4, "crc32": crc32, "description": described, **told}
+    text = json.dumps(told, sort_keys=True, ensure_ascii=False).encode(errors="backslashreplace").decode()
+    return save(dict(sections), {KEY: text})
 
 
-def sealed_packed(described: bytes, packed: bytes, version: int = file.VERSION) -> bytes:
-    """The same of sections that are packed already, or are no sections."""
-    digest = hashlib.sha256(described + packed).digest()
-    fields = struct.pack("<8sII32sQ4x", file.MAGIC, version, len(described), digest, len(packed))
-    return fields + struct.pack("<I", zlib.crc32(fields)) + described + packed
+def written_before(described: Mapping[str, Any], sections: Mapping[str, NDArray[Any]], version: int = 3) -> bytes:
+    """The same dictionary as earlier versions wrote it."""
+    sizes = {
+        "alphabet": len(sections["alphabet"]),
+        "key_tokens": len(sections["keys"]),
+        "ends": len(sections["ends"]),
+        "strays": len(sections["strays"]),
+        "tail_tokens": len(sections["tails"]),
+    }
+    shapes = sections["shared"] << np.uint8(4) | sections["lengths"]
+    others = ("keys", "levels", "firsts", "strays", "ends", "tails")
+    parts = [sections["alphabet"], shapes, *(sections[name] for name in others)]
+    text = json.dumps({**sizes, **described}, sort_keys=True, ensure_ascii=False).encode()
+    return packed_before(text, b"".join(part.tobytes() for part in parts), version)
+
+
+def packed_before(text: bytes, whole: bytes, version: int = 3, packed: bytes | None = None) -> bytes:
+    """A file of an earlier version, of these sections or of what is packed already."""
+    if packed is None:
+        packed = lzma.compress(whole, format=lzma.FORMAT_RAW, filters=old.FILTERS)
+    digest = hashlib.sha256(text + packed).digest()
+    fields = struct.pack("<8sII32sQ4x", old.MAGIC, version, len(text), digest, len(packed))
+    return fields + struct.pack("<I", zlib.crc32(fields)) + text + packed
 
 
 SEGMENT, UNIT, WORD = map(re.compile, patterns(in_python))

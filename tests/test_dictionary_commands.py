@@ -17,6 +17,7 @@ import pytest
 from dictionary_tables import made_up, write
 from paceline.dictionary import file
 from paceline.dictionary.index import Dictionary
+from paceline.files import arrays
 from paceline.targets.replay import open_vocabulary
 from paceline_make.dictionary import build as build_module
 from paceline_make.dictionary import counting
@@ -248,7 +249,7 @@ def test_the_same_text_gives_the_same_bytes(
         (["--threads", "0"], "at least 1 thread"),
         (["--spill", "no/such/folder"], "name a folder"),
         (["--tokenizer", "no/such/model"], "no/such/model"),
-        (["--licence", "x" * 70_000], "shorten its licence note"),
+        (["--licence", "x" * 70_000], "are the most; shorten it"),
         (["--text", "no.txt"], "no.txt can't be read"),
         (["--out", "no/such/a.dict"], "there is no folder no/such"),
         (["--out", "."], "it is a folder"),
@@ -382,7 +383,7 @@ MOMENTS = [
     (build_module, "statistics"),
     (build_module, "chosen"),
     (file, "pack"),
-    (file, "write_whole"),
+    (arrays, "write_whole"),
 ]
 
 

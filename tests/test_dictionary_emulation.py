@@ -11,7 +11,7 @@ import pytest
 from paceline.cli import main
 from paceline.dictionary import file
 from paceline.dictionary.entries import Entries
-from paceline.dictionary.rules import EntryRule
+from paceline.dictionary.header import EntryRule
 from paceline.targets.replay import ReplayTarget
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.run.emulation import Replay, replayed

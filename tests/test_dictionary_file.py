@@ -1,31 +1,44 @@
 """A dictionary's file comes back as it was written, and whatever else it is, it does no harm."""
 
 import json
-import lzma
 import os
 import random
 import sys
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import load_file
 
-from dictionary_tables import SAID, Entries, made_up, sealed, sealed_packed, table_of, taken_apart, walked, write
-from paceline.dictionary import file
+from dictionary_tables import (
+    SAID,
+    Entries,
+    made_up,
+    packed_before,
+    sealed,
+    table_of,
+    taken_apart,
+    walked,
+    write,
+    written_before,
+)
+from paceline.dictionary import file, old
 from paceline.dictionary.entries import Entries as Table
+from paceline.dictionary.header import MOST
 from paceline.dictionary.index import Dictionary
 from paceline.dictionary.keys import LONGEST
-from paceline.dictionary.packing import MOST, pack
+from paceline.files.arrays import DESCRIBED, KEY
 from tokenizer_kinds import vocabulary_of
 
 pytest.importorskip("marisa_trie", reason="looking up needs marisa-trie: pip install 'paceline[dict]'")
 
 FEW = range(5, 12)
-NUMBERS = ("entries", "completions", "alphabet", "ends", "strays", "key_tokens", "tail_tokens")
+NUMBERS = ("entries", "completions")
 WIDE = [0, 1, 65_535, 65_536, 99_999, 2**20, 2**31 - 1]
 
 
@@ -123,9 +136,10 @@ def test_what_follows_another_entry_is_told_once(
 ) -> None:
     table = table_of({key: (text, 3, 4) for key, text in entries.items()})
     limited = {"longest_prefix": limits[0], "longest_completion": limits[1]}
-    header = file.write(tmp_path / "a", table, **{**SAID, **limited})
+    file.write(tmp_path / "a", table, **{**SAID, **limited})
     same(file.read(tmp_path / "a")[1], table)
-    assert (header.ends, header.strays, header.tail_tokens) == (ends, strays, tail_tokens)
+    sections = taken_apart(tmp_path / "a")[1]
+    assert [len(sections[name]) for name in ("ends", "strays", "tails")] == [ends, strays, tail_tokens]
 
 
 def test_more_tokens_than_two_bytes_can_number_take_four(tmp_path: Path) -> None:
@@ -138,15 +152,14 @@ def test_more_tokens_than_two_bytes_can_number_take_four(tmp_path: Path) -> None
         prefixes[:, -1] = ids
         levels = np.zeros(many, np.uint8)
         table = Table(prefixes, (np.arange(many) // 8).astype(np.int32), levels, levels, texts)
-        header = file.write(tmp_path / "wide", table, **SAID)
-        assert header.width == width
-        assert header.sections["keys"] == many * width
+        file.write(tmp_path / "wide", table, **SAID)
+        assert taken_apart(tmp_path / "wide")[1]["keys"].nbytes == many * width
         same(file.read(tmp_path / "wide")[1], table)
 
 
 def test_what_cannot_be_written_is_told_and_leaves_nothing(tmp_path: Path) -> None:
-    for said in ({"licence": "x" * file.DESCRIBED}, {"licence": "\ud800"}, {"min_probability": float("nan")}):
-        with pytest.raises(ValueError, match=r"shorten its licence note|surrogates not allowed|not JSON compliant"):
+    for said in ({"licence": "x" * DESCRIBED}, {"licence": "\ud800"}, {"min_probability": float("nan")}):
+        with pytest.raises(ValueError, match=r"are the most; shorten it|surrogates not allowed|not JSON compliant"):
             write(tmp_path / "a", made_up(1, 5, FEW), **said)
     with pytest.raises(ValueError, match=r"cannot write .*none/a: No such file or directory"):
         write(tmp_path / "none" / "a", made_up(1, 5, FEW))
@@ -177,34 +190,50 @@ def test_every_file_that_was_cut_short_or_went_on_is_refused(written: Path) -> N
     assert "should have" in (refused(written) or "")
 
 
-def test_every_byte_that_was_flipped_is_noticed(written: Path) -> None:
-    whole = written.read_bytes()
-    assert refused(written) is None
-    with written.open("r+b", buffering=0) as opened:
+def flipped_somewhere(path: Path) -> None:
+    """Every byte of a file is flipped in turn, and that is noticed."""
+    whole = path.read_bytes()
+    assert refused(path) is None
+    with path.open("r+b", buffering=0) as opened:
         for place, byte in enumerate(whole):
             os.pwrite(opened.fileno(), bytes([byte ^ 1 << place % 8]), place)
-            assert refused(written), place
+            assert refused(path), place
             os.pwrite(opened.fileno(), bytes([byte]), place)
-    assert refused(written) is None
+    assert refused(path) is None
+
+
+def test_every_byte_that_was_flipped_is_noticed(written: Path) -> None:
+    flipped_somewhere(written)
 
 
 def test_other_things_are_no_dictionaries(tmp_path: Path, written: Path) -> None:
-    for name, content in (("empty", b""), ("text", b"a text\n" * 99), ("zeros", bytes(999)), ("magic", file.MAGIC)):
+    for name, content in (("empty", b""), ("text", b"a text\n" * 99), ("zeros", bytes(999)), ("magic", old.MAGIC)):
         (tmp_path / name).write_bytes(content)
         assert refused(tmp_path / name)
     for path in (tmp_path, tmp_path / "none", Path("/dev/null"), Path("/dev/zero")):
         assert refused(path), path
-    whole = bytearray(written.read_bytes())
-    whole[8] = 1
-    written.write_bytes(whole)
-    assert "version 1, and this paceline reads 2 and 3" in (refused(written) or "")
+    parts = taken_apart(written)
+    written.write_bytes(sealed(*parts, kind="datastore"))
+    assert "is no dictionary of paceline" in (refused(written) or "")
+    written.write_bytes(sealed(*parts, version=5))
+    assert "of version 5, and this paceline reads version 4" in (refused(written) or "")
+
+
+def test_any_program_can_read_the_arrays(written: Path) -> None:
+    """The library knows the file as we wrote it."""
+    described, sections = taken_apart(written)
+    arrays = load_file(written)
+    assert arrays.keys() == sections.keys()
+    assert all(np.array_equal(arrays[name], sections[name]) for name in arrays)
+    with safe_open(written, "np") as opened:
+        assert json.loads(opened.metadata()[KEY])["description"] == described
 
 
 # --- lies ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_sealed_anew_is_read(written: Path) -> None:
-    """Otherwise the lies below would be refused for their seal."""
+def test_what_is_sealed_again_is_read(written: Path) -> None:
+    """Otherwise the lies below would be refused for their checksum."""
     whole = written.read_bytes()
     assert sealed(*taken_apart(written)) == whole
 
@@ -217,17 +246,17 @@ DEEP = json.loads("[" * 40 + "]" * 40)
     "lie",
     [
         *({name: value} for name in NUMBERS
-          for value in (True, -1, 1.5, "25", None, [], HUGE, float("nan"))),
+          for value in (-1, 1.5, "25", None, [], MOST, HUGE, float("nan"))),
         *({name: value} for name in ("longest_prefix", "longest_completion", "order")
-          for value in (True, 0, -1, 9, "8", None, 8.0, HUGE)),
-        *({"highest": value} for value in (True, -1, 2**31, 10, "11", None, 11.0, HUGE)),
+          for value in (0, -1, 9, "8", None, 8.0, HUGE)),
+        *({"highest": value} for value in (-1, 2**31, 10, "11", None, 11.0, HUGE)),
         *({"min_probability": value}
-          for value in (True, -0.1, 1.1, "0.5", None, [0.5], float("nan"), float("inf"), HUGE)),
+          for value in (-0.1, 1.1, "0.5", None, [0.5], float("nan"), float("inf"), HUGE)),
         *({name: value} for name in ("tokenizer", "language", "licence", "tokenizer_name")
           for value in (None, 5, [], {}, "\ud800")),
         *({"corpus": value} for value in (None, [], 5, json.loads('{"a":' * 40 + "1" + "}" * 40), {"a": DEEP})),
         *({"corpus": {"a": value}} for value in (float("nan"), float("-inf"), "\udfff")),
-        {"unheard_of": 1},
+        {"unheard_of": 1}, {"rule": "mine"},
     ],
     ids=lambda lie: str(lie)[:40],
 )  # fmt: skip
@@ -237,199 +266,106 @@ def test_a_description_that_cannot_be_is_refused(lie: dict[str, Any], written: P
     assert refused(written)
 
 
+@pytest.mark.parametrize("described", [{}, [], None, 5, "text", [1, 2]], ids=str)
+def test_a_description_that_is_none_is_refused(described: Any, written: Path) -> None:
+    written.write_bytes(sealed(described, taken_apart(written)[1]))
+    assert "is damaged: " in (refused(written) or "")
+
+
+def with_header(header: bytes, data: bytes = b"") -> bytes:
+    return len(header).to_bytes(8, "little") + header + data
+
+
+def test_a_header_that_is_none_is_refused(written: Path) -> None:
+    for header in (b"", b"{}", b"[]", b"null", b"5", b"\xff\xfe", b'{"a":' * 6000, b"[" * 60_000, b"9" * 60_000,
+                   b'{"__metadata__": 5}', b'{"__metadata__": {}}', b'{"__metadata__": {"paceline": 5}}',
+                   b'{"__metadata__": {"paceline": "[]"}}', b'{"__metadata__": {"paceline": "\\ud800"}}'):  # fmt: skip
+        written.write_bytes(with_header(header))
+        assert "is no dictionary of paceline" in (refused(written) or ""), header[:40]
+
+
+@pytest.mark.parametrize("key", ["dtype", "shape", "data_offsets"])
+@pytest.mark.parametrize("value", [None, [], {}, -1, "U9", "F32", [5], [-1, 3], [0, 2**70], [1.0, 2.0], [[0], [1]]])
+def test_places_of_arrays_may_not_lie(key: str, value: Any, written: Path) -> None:
+    whole = written.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8:start])
+    for name in sorted(set(header) - {"__metadata__"}):
+        for lie in ({**header, name: {**header[name], key: value}}, {**header, name: value}):
+            written.write_bytes(with_header(json.dumps(lie).encode(), whole[start:]))
+            assert "is damaged: " in (refused(written) or ""), lie
+
+
+def test_all_arrays_and_no_others(written: Path) -> None:
+    described, sections = taken_apart(written)
+    for name in sections:
+        written.write_bytes(sealed(described, {other: part for other, part in sections.items() if other != name}))
+        assert "is damaged: " in (refused(written) or "")
+        written.write_bytes(sealed(described, {**sections, name: sections[name].astype(np.float32)}))
+        assert "is damaged: " in (refused(written) or "")
+    written.write_bytes(sealed(described, {**sections, "more": sections["keys"]}))
+    assert "is damaged: " in (refused(written) or "")
+
+
 @pytest.mark.parametrize(
-    "description",
+    ("name", "places", "values"),
     [
-        b"", b"{}", b"[]", b"null", b"5", b"\xff\xfe", b'{"corpus":' * 6000, b"[" * 60_000, b"9" * 60_000,
-        b'{"entries": 1e999}', b'"' + b"\\ud800" * 99 + b'"',
+        ("alphabet", [-1], [2**32 - 1]), ("alphabet", [0, 1], [2, 1]), ("alphabet", [0, 1], [5, 5]),
+        ("shared", [0], [1]), ("shared", [-1], [8]), ("shared", [-1], [255]),
+        ("lengths", [0], [0]), ("lengths", [0], [9]), ("lengths", [-1], [255]),
+        ("keys", [-1], [2**16 - 1]), ("firsts", [-1], [2**16 - 1]), ("ends", [-1], [255]), ("tails", [-1], [2**16 - 1]),
     ],
-    ids=lambda description: description[:20].decode(errors="replace"),
 )  # fmt: skip
-def test_a_description_that_is_none_is_refused(description: bytes, written: Path) -> None:
-    written.write_bytes(sealed(description, taken_apart(written)[1]))
-    assert "its description cannot be read" in (refused(written) or "")
-
-
-def test_a_description_is_written_in_one_way(written: Path) -> None:
-    """Two files of the same entries differ in nothing, and no parser has a say in what a description means."""
+def test_a_section_that_cannot_be_is_refused(name: str, places: list[int], values: list[int], written: Path) -> None:
     described, sections = taken_apart(written)
-    plain = json.dumps(described, sort_keys=True, ensure_ascii=False)
-    ways = (
-        f" {plain}",
-        plain.replace(": ", ":"),
-        plain.replace('"order"', '"order": 2, "order"'),
-        json.dumps(described, sort_keys=True),
-        json.dumps(dict(reversed(described.items())), ensure_ascii=False),
-        json.dumps({**described, "min_probability": 0.5}, sort_keys=True, ensure_ascii=False).replace("0.5", "5e-1"),
-    )
-    for text in ways:
-        for encoding in ("utf8", "utf-16"):
-            written.write_bytes(sealed(text.encode(encoding), sections))
-            assert refused(written), text
-
-
-def peak(work: Callable[[], Any]) -> int:
-    """Bytes that were held at once."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def test_what_is_promised_is_not_made_room_for(written: Path) -> None:
-    described, sections = taken_apart(written)
-    said = []
-    written.write_bytes(sealed({**described, **dict.fromkeys(NUMBERS, MOST)}, sections))
-    assert peak(lambda: said.append(refused(written))) < 2**20
-    assert "more than so few bytes can" in said[0]
-
-
-def test_no_more_is_unpacked_than_was_promised(written: Path) -> None:
-    described, _ = taken_apart(written)
-    text, said = json.dumps(described, sort_keys=True, ensure_ascii=False).encode(), []
-    written.write_bytes(sealed_packed(text, file.compressed(bytes(2**27))))
-    assert peak(lambda: said.append(refused(written))) < 2**24, "the packing's window, and not what was packed"
-    assert "other sizes than it says" in said[0]
-
-
-def test_a_small_file_takes_no_large_memory(written: Path) -> None:
-    """Many entries of pairs, each proposing the same, pack to next to nothing."""
-    many = 600
-    ids = np.arange(many, dtype=np.int32)
-    prefixes = np.full((many**2, LONGEST), -1, np.int32)
-    prefixes[:, -2], prefixes[:, -1] = np.tile(ids, many), np.repeat(ids, many)
-    texts = np.full((1, LONGEST), -1, np.int32)
-    texts[0, 0] = 0
-    levels = np.zeros(many**2, np.uint8)
-    table = Table(prefixes, np.zeros(many**2, np.int32), levels, levels, texts)
-    limits = {"longest_prefix": LONGEST, "longest_completion": 1}
-    with pytest.raises(ValueError, match="more regular than those of any language"):
-        file.write(written.with_name("regular"), table, **{**SAID, **limits})
-    sizes, sections = pack(table, **limits)
-    described = {**taken_apart(written)[0], **asdict(sizes)}
+    sections[name][places] = values
     written.write_bytes(sealed(described, sections))
-    assert written.stat().st_size < 300_000
-    said = []
-    assert peak(lambda: said.append(refused(written))) < 2**20
-    assert "more than so few bytes can" in said[0]
+    assert "is damaged: " in (refused(written) or "")
 
 
 def test_what_two_keys_share_is_told_in_one_way(tmp_path: Path) -> None:
     path = tmp_path / "two"
     write(path, {(6, 7): ((7,), 0, 0), (6, 8): ((7,), 0, 0)})
     described, sections = taken_apart(path)
-    assert sections["shapes"] == b"\2\x12"
-    assert sections["keys"] == b"\0\0\1\0\2\0"
-    other = {**sections, "shapes": b"\2\2", "keys": b"\0\0\1\0\0\0\2\0"}
-    path.write_bytes(sealed({**described, "key_tokens": 4}, other))
+    assert [sections[name].tolist() for name in ("shared", "lengths", "keys")] == [[0, 1], [2, 2], [0, 1, 2]]
+    sections |= {"shared": np.zeros(2, np.uint8), "keys": np.array([0, 1, 0, 2], np.uint16)}
+    path.write_bytes(sealed(described, sections))
     assert "its entries are out of order" in (refused(path) or "")
-
-
-def test_packed_sections_that_are_none_are_refused(written: Path) -> None:
-    described, sections = taken_apart(written)
-    text = json.dumps(described, sort_keys=True, ensure_ascii=False).encode()
-    packed, whole = file.compressed(b"".join(sections.values())), b"".join(sections.values())
-    assert sealed_packed(text, packed) == written.read_bytes()
-    for other in (
-        *(b"", b"\0", packed[:-1], packed + b"\0", packed + packed, bytes(len(packed)), b"\xff" * len(packed)),
-        *(file.compressed(whole[:-1]), file.compressed(whole + b"\0"), file.compressed(b""), lzma.compress(whole)),
-    ):
-        written.write_bytes(sealed_packed(text, other))
-        assert "its sections " in (refused(written) or ""), other
-    dice = random.Random(3)
-    for _ in range(300):
-        damaged = bytearray(packed)
-        damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
-        written.write_bytes(sealed_packed(text, bytes(damaged)))
-        refused(written)
-
-
-def test_a_python_without_lzma_says_so(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lzma", None)
-    with pytest.raises(ValueError, match="this Python was built without lzma") as caught:
-        file.read(written)
-    assert "damaged" not in str(caught.value)
-
-
-def changed(name: str, change: Callable[[bytearray], None]) -> Any:
-    return pytest.param(name, change, id=f"{name} {change.__name__}")
-
-
-def lowest(part: bytearray) -> None:
-    part[0] = 0
-
-
-def highest(part: bytearray) -> None:
-    part[-1] = 0xFF
-
-
-def swapped(part: bytearray) -> None:
-    part[:4], part[4:8] = part[4:8], part[:4]
-
-
-def repeated(part: bytearray) -> None:
-    part[4:8] = part[:4]
-
-
-def sharing(part: bytearray) -> None:
-    part[0] = 0x12
-
-
-def long(part: bytearray) -> None:
-    part[0] = 0x09
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        changed("alphabet", highest), changed("alphabet", swapped), changed("alphabet", repeated),
-        changed("shapes", lowest), changed("shapes", highest), changed("shapes", sharing), changed("shapes", long),
-        changed("keys", highest), changed("firsts", highest), changed("lengths", highest), changed("tails", highest),
-    ],
-)  # fmt: skip
-def test_a_section_that_cannot_be_is_refused(name: str, change: Callable[[bytearray], None], written: Path) -> None:
-    described, sections = taken_apart(written)
-    part = bytearray(sections[name])
-    assert part, "there is something to change"
-    change(part)
-    assert part != sections[name]
-    written.write_bytes(sealed(described, {**sections, name: bytes(part)}))
-    assert "is damaged: " in (refused(written) or "")
 
 
 @pytest.mark.parametrize(
     ("numbers", "parts", "said"),
     [
-        ({"key_tokens": 1}, {"shapes": b"\0\1", "keys": b"\1\0"}, "impossible shapes"),
-        ({"key_tokens": 1}, {"shapes": b"\1\x11", "keys": b"\0\0"}, "impossible shapes"),
-        ({}, {"shapes": b"\x12\1", "keys": b"\0\0\1\0"}, "impossible shapes"),
-        ({"key_tokens": 3}, {"keys": bytes(6)}, "its keys have another number of tokens than it says"),
-        ({}, {"firsts": b"\2\0\1\0"}, "its firsts hold a token that it has not"),
-        ({"tail_tokens": 1}, {"lengths": b"\1\0", "tails": b"\2\0"}, "its tails hold a token that it has not"),
-        ({"tail_tokens": 8}, {"lengths": b"\x08\0", "tails": bytes(16)}, "a completion has an impossible length"),
-        ({"tail_tokens": 1}, {"tails": bytes(2)}, "its completions have another number of tokens than it says"),
-        ({"ends": 1}, {"lengths": b"\0"}, "another number of ends than it says"),
-        ({"ends": 3}, {"lengths": bytes(3)}, "another number of ends than it says"),
-        ({"strays": 1}, {"strays": bytes(4)}, "strays from one that it does not lead to"),
-        ({"strays": 1}, {"strays": b"\2\0\0\0"}, "its strays are out of order"),
-        ({"strays": 1}, {"strays": b"\xff\xff\xff\xff"}, "its strays are out of order"),
-        ({"strays": 2}, {"strays": bytes(8)}, "its strays are out of order"),
+        ({}, {"lengths": [0, 1], "keys": [1]}, "impossible shapes"),
+        ({}, {"shared": [0, 1], "keys": [0]}, "impossible shapes"),
+        ({}, {"shared": [1, 0], "lengths": [2, 1]}, "impossible shapes"),
+        ({}, {"keys": [0, 0, 0]}, "its keys have another number of tokens than it says"),
+        ({}, {"firsts": [2, 1]}, "its firsts hold a token that it has not"),
+        ({}, {"ends": [1, 0], "tails": [2]}, "its tails hold a token that it has not"),
+        ({}, {"ends": [8, 0], "tails": [0] * 8}, "a completion has an impossible length"),
+        ({}, {"tails": [0]}, "its completions have another number of tokens than it says"),
+        ({}, {"ends": [0]}, "another number of ends than it says"),
+        ({}, {"ends": [0, 0, 0]}, "another number of ends than it says"),
+        ({}, {"strays": [0]}, "strays from one that it does not lead to"),
+        ({}, {"strays": [2]}, "its strays are out of order"),
+        ({}, {"strays": [2**32 - 1]}, "its strays are out of order"),
+        ({}, {"strays": [0, 0]}, "its strays are out of order"),
         ({"completions": 2}, {}, "another number of completions than it says"),
         ({"completions": 0}, {}, "another number of completions than it says"),
+        *(({"entries": count}, {}, "another number of entries than it says") for count in (0, 1, 3)),
+        *(({}, {name: [0]}, "another number of entries than it says")
+          for name in ("shared", "lengths", "levels", "firsts")),
     ],
-)
-def test_sections_of_the_right_size_may_not_lie(
-    numbers: dict[str, int], parts: dict[str, bytes], said: str, tmp_path: Path
-) -> None:
+)  # fmt: skip
+def test_sections_may_not_lie(numbers: dict[str, int], parts: dict[str, list[int]], said: str, tmp_path: Path) -> None:
     """All numbers agree but one."""
     path = tmp_path / "two"
     write(path, {(6,): ((7,), 0, 0), (7,): ((7,), 0, 0)})
     described, sections = taken_apart(path)
-    told = ("keys", "shapes", "firsts", "strays", "lengths", "tails")
-    assert [sections[name] for name in told] == [b"\0\0\1\0", b"\1\1", b"\1\0\1\0", b"", b"\0\0", b""]
-    path.write_bytes(sealed({**described, **numbers}, {**sections, **parts}))
+    told = ("keys", "lengths", "firsts", "strays", "ends", "tails")
+    assert [sections[name].tolist() for name in told] == [[0, 1], [1, 1], [1, 1], [], [0, 0], []]
+    sections |= {name: np.array(values, sections[name].dtype) for name, values in parts.items()}
+    path.write_bytes(sealed({**described, **numbers}, sections))
     assert said in (refused(path) or "")
 
 
@@ -440,30 +376,25 @@ def test_the_longest_that_is_promised_is_kept(written: Path) -> None:
         assert refused(written), "drafters take room for so many"
 
 
-def mutated(dice: random.Random, described: dict[str, Any], sections: dict[str, bytes]) -> bytes:
+def mutated(dice: random.Random, described: dict[str, Any], sections: dict[str, NDArray[Any]]) -> bytes:
     """A whole file with a few things changed in it."""
-    described, parts = dict(described), {name: bytearray(part) for name, part in sections.items()}
+    described, parts = dict(described), {name: part.copy() for name, part in sections.items()}
     for _ in range(dice.randint(1, 4)):
-        part = parts[dice.choice([name for name in parts if parts[name]])]
-        kind = dice.randrange(8)
+        name = dice.choice([name for name in parts if len(parts[name])])
+        part, kind = parts[name], dice.randrange(8)
         if kind < 4:
             part[dice.randrange(len(part))] = dice.choice([0, 1, 2, 7, 8, 9, 0x10, 0x11, 0x22, 0x7F, 0xFF])
         elif kind == 4:
             one, other = dice.randrange(len(part)), dice.randrange(len(part))
-            part[one], part[other] = part[other], part[one]
+            part[[one, other]] = part[[other, one]]
         elif kind == 5:
-            name = dice.choice(NUMBERS)
-            described[name] = max(0, described[name] + dice.choice([-1, 1, -described[name]]))
+            number = dice.choice(NUMBERS)
+            described[number] = max(0, described[number] + dice.choice([-1, 1, -described[number]]))
+            parts[name] = dice.choice([part[:-1], np.append(part, part[-1:])])
         elif kind == 6:
             described["highest"] = dice.choice([0, 11, 12, 2**31 - 1])
         else:
-            name = dice.choice(["longest_prefix", "longest_completion"])
-            described[name] = dice.randint(1, 8)
-    if dice.random() < 0.7:  # so that the sizes agree, and what is within is looked at
-        bare = b"".join(parts.values())
-        header = file.DictionaryHeader(**described)
-        bare = bare.ljust(sum(header.sections.values()), b"\1")[: sum(header.sections.values())]
-        return sealed(described, {"all": bare})
+            described[dice.choice(["longest_prefix", "longest_completion"])] = dice.randint(1, 8)
     return sealed(described, parts)
 
 
@@ -492,3 +423,100 @@ def test_many_lies_are_refused_or_do_no_harm(seed: int, tmp_path: Path) -> None:
     assert refusals + uses == 9000
     assert refusals > 3000
     assert uses > 300
+
+
+# --- earlier versions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", old.VERSIONS)
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {},
+        {(7,): ((8,), 15, 0)},
+        made_up(2, 300, FEW),
+        made_up(3, 300, WIDE),
+        walked(5, 2000, FEW),
+        walked(6, 300, WIDE),
+    ],
+    ids=["none", "one", "few ids", "wide ids", "as from a corpus", "the same of wide ids"],
+)
+def test_a_file_of_an_earlier_version_is_read(version: int, entries: Entries, tmp_path: Path) -> None:
+    table = table_of(entries)
+    header = file.write(tmp_path / "new", table, **SAID)
+    described, sections = taken_apart(tmp_path / "new")
+    if version == 2:
+        del described["rule"]
+    (tmp_path / "old").write_bytes(written_before(described, sections, version))
+    before, back = file.read(tmp_path / "old")
+    same(back, table)
+    assert {name: getattr(before, name) for name in vars(header)} == vars(header)
+    assert refused(tmp_path / "old") is None
+
+
+@pytest.fixture
+def before(written: Path) -> Path:
+    written.write_bytes(written_before(*taken_apart(written)))
+    return written
+
+
+def test_an_earlier_file_that_is_damaged_is_refused(before: Path) -> None:
+    flipped_somewhere(before)
+    whole = before.read_bytes()
+    for wrong in (*(whole[:size] for size in range(len(whole))), whole + b"\0"):
+        before.write_bytes(wrong)
+        assert refused(before), len(wrong)
+    before.write_bytes(whole[:8] + b"\1" + whole[9:])
+    assert "of version 1, which this paceline cannot read" in (refused(before) or "")
+
+
+def peak(work: Callable[[], Any]) -> int:
+    """Bytes that were held at once."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def text_before(path: Path, **numbers: int) -> bytes:
+    """The description of an earlier file with other numbers."""
+    whole = path.read_bytes()
+    described = json.loads(whole[64 : 64 + int.from_bytes(whole[12:16], "little")])
+    return json.dumps({**described, **numbers}, sort_keys=True, ensure_ascii=False).encode()
+
+
+def test_an_earlier_file_that_promises_more_than_it_has_takes_no_memory(before: Path) -> None:
+    told, said = ("entries", "completions", "alphabet", "ends", "strays", "key_tokens", "tail_tokens"), []
+    before.write_bytes(packed_before(text_before(before, **dict.fromkeys(told, MOST)), b""))
+    assert peak(lambda: said.append(refused(before))) < 2**20
+    assert "more than so few bytes can" in said[0]
+
+
+def test_no_more_is_unpacked_than_an_earlier_file_promised(before: Path) -> None:
+    text, said = text_before(before), []
+    before.write_bytes(packed_before(text, bytes(2**27)))
+    assert peak(lambda: said.append(refused(before))) < 2**24, "the packing's window, and not what was packed"
+    assert "other sizes than it says" in said[0]
+
+
+def test_packed_sections_that_are_none_are_refused(before: Path) -> None:
+    text, dice = text_before(before), random.Random(3)
+    packed = before.read_bytes()[64 + len(text) :]
+    assert packed_before(text, b"", packed=packed) == before.read_bytes()
+    for other in (b"", b"\0", packed[:-1], packed + b"\0", packed + packed, bytes(len(packed)), b"\xff" * len(packed)):
+        before.write_bytes(packed_before(text, b"", packed=other))
+        assert "its sections " in (refused(before) or ""), other
+    for _ in range(300):
+        damaged = bytearray(packed)
+        damaged[dice.randrange(len(damaged))] ^= 1 << dice.randrange(8)
+        before.write_bytes(packed_before(text, b"", packed=bytes(damaged)))
+        refused(before)
+
+
+def test_a_python_without_lzma_says_so(before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    with pytest.raises(ValueError, match="this Python was built without lzma") as caught:
+        file.read(before)
+    assert "damaged" not in str(caught.value)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.dictionary import file
+from paceline.dictionary.header import DictionaryHeader
 from paceline.dictionary.index import Dictionary
 from paceline.dictionary.shipped import FOLDER
 from paceline.files import terminable
@@ -41,7 +41,7 @@ TRIED = 300_000
 
 def make(
     texts: Sequence[CorpusText], language: str, vocabulary: Vocabulary, out: Path
-) -> tuple[file.DictionaryHeader, StepTally]:
+) -> tuple[DictionaryHeader, StepTally]:
     """One dictionary, and what it brings on text that it was not counted on."""
     mine = [text for text in texts if text.source.language == language]
     corpus = Corpus.of_lines([line for text in mine for passage in text.training for line in passage.split("\n")])
@@ -72,9 +72,7 @@ def _tried(texts: Sequence[CorpusText], counts: NgramCounts, vocabulary: Vocabul
     return tally
 
 
-def write_card(
-    made: dict[Path, tuple[file.DictionaryHeader, StepTally]], texts: Sequence[CorpusText], folder: Path
-) -> None:
+def write_card(made: dict[Path, tuple[DictionaryHeader, StepTally]], texts: Sequence[CorpusText], folder: Path) -> None:
     """Beside the dictionaries: what they are, what they bring, and what they are made of."""
     rows = [
         [

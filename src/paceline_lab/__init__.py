@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paceline.dictionary.rules import EntryRule as EntryRule
+    from paceline.dictionary.header import EntryRule as EntryRule
     from paceline.drafters import make_drafter as make_drafter
     from paceline.files import terminable as terminable
     from paceline.files import write_whole as write_whole
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _HOME = {
     name: module
     for module, names in {
-        "paceline.dictionary.rules": "EntryRule",
+        "paceline.dictionary.header": "EntryRule",
         "paceline.drafters": "make_drafter",
         "paceline.files": "terminable write_whole",
         "paceline.integrations.vllm": "Proposer",

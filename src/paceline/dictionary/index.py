@@ -7,24 +7,23 @@ folder under the digest of that file, and all processes map it into memory. A mi
 Without a cache folder the trie is built for this process alone. Writing an index removes those that were not opened
 for long, since every version of a dictionary has its own index.
 
-A kept index, little-endian::
+An index, kept or not, has these arrays::
 
-    header    64 bytes (`_HEADER`)
-    answers   4 bytes for each of the trie's numbers: the completion (24 bits), levels of the first token and the rest
-    starts    4 bytes a completion and 4 more: where its tokens begin
+    answers   for each of the trie's numbers: the completion (24 bits), levels of the first token and the rest
+    starts    where the tokens of each completion begin, and where those of the last one end
     tokens    as wide as in the keys: 2 bytes each where every id fits into them, otherwise 4
-    trie      MARISA's own bytes
+    trie      MARISA's own file
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import struct
-import zlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from math import log
@@ -38,18 +37,31 @@ from numpy.typing import NDArray
 
 from paceline.dictionary import file
 from paceline.dictionary.entries import LEVELS, Entries, probability
+from paceline.dictionary.header import DictionaryHeader
 from paceline.dictionary.keys import LONGEST, NOWHERE
 from paceline.errors import MissingPackage
-from paceline.files import cache_folder, write_whole
-from paceline.files.reading import open_file
+from paceline.files import cache_folder
+from paceline.files.arrays import ArrayFormat
 from paceline.vocabulary import Vocabulary
 
-MAGIC = b"PACEDIDX"
-_HEADER = struct.Struct("<8sI16sIIIIQ12x")
-"""Magic, CRC-32, MARISA's version, bytes of a token in keys; numbers of entries, of completions, of their tokens and of
-the trie's bytes."""
-SIZE = _HEADER.size
+
+@dataclass(frozen=True)
+class TrieVersion:
+    """The description of a kept index."""
+
+    marisa: str
+    """The version of MARISA's library, which fixes its format."""
+
+
+KEPT = ArrayFormat(
+    "index",
+    2,
+    TrieVersion,
+    {"answers": "U32", "starts": "U32", "tokens": "U16 U32", "trie": "U64"},
+    "it is built again",
+)
 _NAME = re.compile(r"[0-9a-f]{32}\.index")
+Index = Mapping[str, NDArray[Any]]
 DAY = 24 * 60 * 60
 UNUSED = 90 * DAY
 """Seconds after which an index that was not opened is removed."""
@@ -72,28 +84,33 @@ class Match(NamedTuple):
 class Dictionary:
     """An open dictionary. It never changes, so all texts, threads and processes can share it."""
 
-    def __init__(self, path: str | Path, header: file.DictionaryHeader, image: Any) -> None:
+    def __init__(self, path: str | Path, header: DictionaryHeader, index: Index) -> None:
         import marisa_trie
 
         self.path = str(path)
         self.header = header
-        view = memoryview(image)
-        _, _, _, width, entries, completions, tokens, trie = _HEADER.unpack(view[:SIZE])
-        texts = SIZE + 4 * entries
-        start = texts + 4 * (completions + 1)
-        self._answers, self._starts = view[SIZE:texts].cast("I"), view[texts:start].cast("I")
-        self._tokens = np.frombuffer(view, f"<u{width}", tokens, start)
+        self._answers, self._starts, self._tokens = index["answers"].data, index["starts"].data, index["tokens"]
+        self._bytes = index["trie"].data.cast("B")  # the trie reads them and does not keep them
         self._trie = marisa_trie.BinaryTrie()
-        start = _aligned(start + width * tokens)
-        self._trie.map(view[start : start + trie])
-        self._packers = [struct.Struct(f">{length}{'H' if width == 2 else 'I'}").pack for length in range(LONGEST + 1)]
-        self.width = width
+        self._trie.map(self._bytes)
+        self.width = self._tokens.itemsize
         """Bytes of a token."""
+        self._packers = [
+            struct.Struct(f">{length}{'H' if self.width == 2 else 'I'}").pack for length in range(LONGEST + 1)
+        ]
 
     @classmethod
     def open(cls, path: str | Path) -> Dictionary:
-        header, image = _header_and_index(path)
-        return cls(path, header, image)
+        if find_spec("marisa_trie") is None:
+            raise MissingPackage("dictionaries need marisa-trie, which paceline brings along: pip install -U paceline")
+        opened = file.open_dictionary(path)
+        place = _place(opened.digest)
+        index = None if place is None else _kept(place)
+        if index is None:
+            index = _indexed(opened.entries())
+            if place is not None:
+                index = _keep(place, index) or index
+        return cls(path, opened.header, index)
 
     def __len__(self) -> int:
         return self.header.entries
@@ -144,31 +161,34 @@ def sureness(levels: int) -> tuple[float, float]:
     return LOGS[levels >> 4], LOGS[levels & 15]
 
 
-def _header_and_index(path: str | Path) -> tuple[file.DictionaryHeader, Any]:
-    if find_spec("marisa_trie") is None:
-        raise MissingPackage("dictionaries need marisa-trie, which paceline brings along: pip install -U paceline")
-    header, body, digest = file.read_header(path)
-    place = _place(digest)
-    if place is not None and (image := _mapped(place)) is not None:
-        with suppress(OSError):  # its time shows that it is in use; once a day is enough
-            if abs(time() - place.stat().st_mtime) > DAY:
-                os.utime(place)
-        return header, image
-    pieces = _indexed(file.unpacked(path, header, body))
-    if place is not None:
-        with suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(place, pieces)
-            _remove_unused(place.parent)
-            if (image := _mapped(place)) is not None:
-                return header, image
-    return header, b"".join(pieces)
-
-
-def _place(digest: bytes) -> Path | None:
+def _place(digest: str) -> Path | None:
     """The path of a file's index; None for a user without a home folder."""
     place = cache_folder()
-    return None if place is None else place / "dictionaries" / f"{digest.hex()[:32]}.index"  # `_NAME`
+    return None if place is None else place / "dictionaries" / f"{digest[:32]}.index"  # `_NAME`
+
+
+def _kept(place: Path) -> Index | None:
+    """A kept index, if it is there and undamaged."""
+    try:
+        kept = KEPT.open(place)
+        arrays = kept.verified()
+    except ValueError:
+        return None
+    if kept.description.marisa != _version():
+        return None
+    with suppress(OSError):  # its time shows that it is in use; once a day is enough
+        if abs(time() - place.stat().st_mtime) > DAY:
+            os.utime(place)
+    return arrays
+
+
+def _keep(place: Path, index: Index) -> Index | None:
+    """The same index from its file, which processes share; None where it cannot be kept."""
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        KEPT.write(place, TrieVersion(_version()), index)
+        _remove_unused(place.parent)
+    return _kept(place)
 
 
 def _remove_unused(kept: Path) -> None:
@@ -181,48 +201,24 @@ def _remove_unused(kept: Path) -> None:
                 path.unlink()
 
 
-def _mapped(place: Path) -> Any:
-    """A kept index, if it is there and undamaged."""
-    try:
-        with open_file(place) as opened:
-            image = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):
-        return None
-    if len(image) < SIZE or image[:8] != MAGIC:
-        return None
-    _, checksum, library, width, entries, completions, tokens, trie = _HEADER.unpack(image[:SIZE])
-    body = SIZE + 4 * (entries + completions + 1) + width * tokens
-    whole = len(image) == _aligned(body) + trie and library.rstrip(b"\0") == _version()
-    return image if whole and zlib.crc32(memoryview(image)[12:]) == checksum else None
-
-
-def _indexed(entries: Entries) -> Iterable[bytes]:
-    """The bytes of an index."""
+def _indexed(entries: Entries) -> Index:
     import marisa_trie
 
     width = 2 if entries.highest < 2**16 else 4
     keys = _keys(entries, width)
     # frequent branches first, and one trie less within the trie: a fifth less time a walk, for 2 to 4 % more bytes
     trie = marisa_trie.BinaryTrie(keys, num_tries=2, order=marisa_trie.WEIGHT_ORDER)
-    answers = np.zeros(len(keys), "<u4")
+    answers = np.zeros(len(keys), np.uint32)
     numbers = np.fromiter((trie[key] for key in keys), np.int64, len(keys))
     levels = entries.first.astype(np.uint32) << 4 | entries.rest
     answers[numbers] = entries.completions.astype(np.uint32) | levels << 24
     lengths = (entries.texts != NOWHERE).sum(axis=1)
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype("<u4")
-    tokens = entries.texts[entries.texts != NOWHERE].astype(f"<u{width}")
-    image = trie.tobytes()
-    body = answers.tobytes() + starts.tobytes() + tokens.tobytes()
-    body = body.ljust(_aligned(SIZE + len(body)) - SIZE, b"\0")
-    rest = (_version(), width, len(keys), len(lengths), len(tokens), len(image))
-    header = _HEADER.pack(MAGIC, 0, *rest)
-    checksum = zlib.crc32(image, zlib.crc32(body, zlib.crc32(header[12:])))
-    return [_HEADER.pack(MAGIC, checksum, *rest), body, image]
-
-
-def _aligned(size: int) -> int:
-    """The next multiple of 8: where a trie may begin."""
-    return -(-size // 8) * 8
+    return {
+        "answers": answers,
+        "starts": np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32),
+        "tokens": entries.texts[entries.texts != NOWHERE].astype(f"<u{width}"),
+        "trie": np.frombuffer(trie.tobytes(), np.uint64),
+    }
 
 
 def _keys(entries: Entries, width: int) -> list[bytes]:
@@ -234,6 +230,6 @@ def _keys(entries: Entries, width: int) -> list[bytes]:
     return [packed[at * row : at * row + size] for at, size in enumerate(sizes)]
 
 
-def _version() -> bytes:
-    """The version of MARISA's library, which fixes its format."""
-    return version("marisa-trie").encode()[:16]
+@cache
+def _version() -> str:
+    return version("marisa-trie")

@@ -1,4 +1,4 @@
-"""Keys: the last tokens of a text, as rows of tokens or as hashes."""
+"""Keys: the last tokens of a text, as rows of tokens or as hashes; values and places of sorted columns."""
 
 from __future__ import annotations
 
@@ -15,6 +15,24 @@ LONGEST = 8
 """The most tokens of a key, and of a proposal."""
 NOWHERE = -1
 POWERS = [np.uint64(pow(0x9E3779B97F4A7C15, power, 2**64)) for power in range(LONGEST + 1)]
+
+
+def starts(*columns: NDArray[Any]) -> Indices:
+    """The places of sorted columns at which a value is new."""
+    fresh = np.empty(len(columns[0]), np.bool_)
+    fresh[:1] = True
+    np.not_equal(columns[0][1:], columns[0][:-1], out=fresh[1:])
+    for column in columns[1:]:
+        fresh[1:] |= column[1:] != column[:-1]
+    return fresh.nonzero()[0]
+
+
+def places(wanted: NDArray[Any], ascending: NDArray[Any]) -> Indices:
+    """The place of each wanted value among ascending ones; `NOWHERE` where it is missing."""
+    if not len(ascending):
+        return np.full(len(wanted), NOWHERE, np.int64)
+    place = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
+    return np.where(ascending[place] == wanted, place, NOWHERE)
 
 
 def rolling(tokens: NDArray[Any], size: int) -> Hashes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.dictionary.file import readable
 from paceline.dictionary.index import Dictionary
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich
 from paceline.drafters.compose import Union, joined
@@ -35,7 +34,7 @@ class ShippedDictionaries(DictSpec):
     cautious = True
 
     def _chosen(self, vocabulary: Vocabulary | None) -> tuple[Dictionary, ...]:
-        return shipped_for(vocabulary) if vocabulary is not None and readable() else ()
+        return shipped_for(vocabulary) if vocabulary is not None else ()
 
 
 class Auto(Union):

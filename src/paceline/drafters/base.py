@@ -11,13 +11,14 @@ A draft can never be wrong, only useless: the target decides every token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from paceline.context import Context
 from paceline.drafters.counters import NOTHING_COUNTED, Counter
+from paceline.errors import InputError
 from paceline.law.scores import Array
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.targets.scores import Scores, read_wanted
@@ -211,6 +212,21 @@ class Drafter:
 
     def close(self, state: Any) -> None:
         """End a sequence: called exactly once for every `open`, also when a generation is cut short."""
+
+
+def at_least(method: str, least: int, **options: int) -> None:
+    """Refuse options of a method that are less."""
+    for name, value in options.items():
+        if value < least:
+            raise InputError(f"{method} needs {name} of at least {least}, not {value}")
+
+
+def one_of(method: str, choices: Collection[str], **options: str) -> None:
+    """Refuse options of a method that are none of these choices."""
+    for name, value in options.items():
+        if value not in choices:
+            *others, last = (f"{name}={choice}" for choice in choices)
+            raise InputError(f"{method} takes {', '.join(others)} or {last}, not {value!r}")
 
 
 class Plain(Drafter):

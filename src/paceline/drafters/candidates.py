@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline.dictionary.keys import starts
 from paceline.drafters.noise import Chances, Ids
 from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats, Ints
 
@@ -42,17 +43,9 @@ def added(texts: Ints, ids: Ids, weights: Chances) -> tuple[Ints, Ints, Floats]:
         keys += texts * span
     order = keys.argsort(kind="stable")
     keys = keys[order]
-    starts = starts_of(keys)
-    keys, sums = keys[starts], np.add.reduceat(weights[order], starts)
+    fresh = starts(keys)
+    keys, sums = keys[fresh], np.add.reduceat(weights[order], fresh)
     return (keys // span, keys % span, sums) if several else (texts[: len(keys)], keys, sums)
-
-
-def starts_of(ascending: Ints) -> Ints:
-    """The first place of every value."""
-    fresh = np.empty(len(ascending), np.bool_)
-    fresh[:1] = True
-    np.not_equal(ascending[1:], ascending[:-1], out=fresh[1:])
-    return fresh.nonzero()[0]
 
 
 def best_of(worth: Floats, count: int) -> Ints:

@@ -4,40 +4,32 @@ Places are sorted by their next 16 tokens (`KEY`), so all places of a given endi
 bisection; they are not compared further. Both arrays stay in the file, which is mapped into memory: opening it costs
 nothing, several processes share it, and a search touches a few dozen pages.
 
-A file::
-
-    header (`tokenfile`)
-    tokens + KEY of 2 or 4 bytes, each one higher than its id; 0 between texts and behind the last
-    zeros up to a multiple of 4 bytes
-    tokens of 4 bytes: the places in order
-
-The arrays are not checked when the file is opened. A damaged one names places that do not exist or do not match: what
-is read is cut to the file and to the model's vocabulary, and a draft is at worst refused. `verify` reads all of it.
+A file is safetensors (`files.arrays`): ``tokens``, with `KEY` borders behind the last text, and ``places`` in order.
+They are not checked when it is opened. Damaged ones name places that do not exist or do not match: what is read is cut
+to the file and to the model's vocabulary, and a draft is at worst refused. `verified` reads all of it.
 """
 
 from __future__ import annotations
 
-import mmap
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from hashlib import sha256
 
 from paceline.drafters.sharing import Shared, stamp
-from paceline.drafters.tokenfile import SIZE, read_header
-from paceline.errors import DamagedFile, InputError
-from paceline.files.reading import open_file
+from paceline.drafters.tokenfile import TokenHeader
+from paceline.errors import DamagedFile
+from paceline.files.arrays import ArrayFormat
 from paceline.vocabulary import Vocabulary
 
-KIND = b"PACEREST"
-NOUN = "datastore"
+DATASTORE = ArrayFormat(
+    "datastore",
+    2,
+    TokenHeader,
+    {"tokens": "U16 U32", "places": "U32"},
+    "'paceline datastore build' makes one",
+)
 KEY = 16
 """Tokens by which places are sorted, and so the length of the longest ending that can be looked up."""
 SHORTEST = 2
-
-
-def order_at(tokens: int, width: int) -> int:
-    """Where the places begin in the file."""
-    return SIZE + -(-(tokens + KEY) * width // 4) * 4
 
 
 class Datastore:
@@ -45,23 +37,11 @@ class Datastore:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        try:
-            with open_file(path) as file:
-                self.header = read_header(path, file.read(SIZE), KIND, NOUN)
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise InputError(
-                f"cannot read the {NOUN} {path}: {error.strerror}; 'paceline datastore' builds one"
-            ) from None
-        places = order_at(self.header.tokens, self.header.width)
-        expected = places + 4 * self.header.tokens
-        if len(self._bytes) != expected:
-            raise DamagedFile(
-                f"{path} is damaged: it has {len(self._bytes)} bytes and should have {expected}; build it again"
-            )
-        whole = memoryview(self._bytes)
-        self._tokens = whole[SIZE : SIZE + (self.header.tokens + KEY) * self.header.width].cast(self.header.code)
-        self._order = whole[places:].cast("I")
+        self.file = DATASTORE.open(path)
+        self.header = self.file.description
+        self._tokens, self._order = self.file.arrays["tokens"].data, self.file.arrays["places"].data
+        if len(self._tokens) != len(self._order) + KEY:
+            raise DamagedFile(f"{path} is damaged: it has {len(self._order)} places of {len(self._tokens)} tokens")
         self._vocab_size = self.header.highest + 1
 
     @classmethod
@@ -70,19 +50,11 @@ class Datastore:
         return _datastores.get(stamp(path), lambda: cls(path))
 
     def __len__(self) -> int:
-        return self.header.tokens
+        return len(self._order)
 
     def check(self, vocab_size: int, vocabulary: Vocabulary | None) -> None:
         """Refuse to draft for another tokenizer."""
         self.header.check(self.path, vocab_size, vocabulary)
-
-    def verify(self) -> None:
-        """Read the whole file; ValueError if it is not what was written."""
-        digest = sha256()
-        for start in range(SIZE, len(self._bytes), 1 << 20):
-            digest.update(self._bytes[start : start + (1 << 20)])
-        if digest.digest() != self.header.digest:
-            raise DamagedFile(f"{self.path} is damaged: it does not agree with its digest; build it again")
 
     def find(self, ending: list[int], longest: int = KEY, shortest: int = SHORTEST) -> tuple[int, range]:
         """The longest ending of those sizes that is in the corpus: its size, and where in the order its places lie.

@@ -23,7 +23,7 @@ from paceline.context import Context
 from paceline.dictionary.index import Dictionary, Match, sureness
 from paceline.dictionary.keys import LONGEST
 from paceline.dictionary.shipped import shipped
-from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.base import Budget, Drafter, Seen, at_least
 from paceline.drafters.compose import Fallback
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.sharing import Shared, stamp
@@ -160,8 +160,7 @@ class DictSpec(Drafter):
     """Whether a single dictionary, too, stops drafting where its entries do not come true."""
 
     def __init__(self, *, file: str | None = None, branches: int = 1) -> None:
-        if branches < 1:
-            raise InputError(f"{NAME} drafts at least 1 branch, not {branches}")
+        at_least(NAME, 1, branches=branches)
         self._branches = branches
         self.nodes = LONGEST * branches
         self._named = file is not None

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.base import Ask, Budget, Seen
-from paceline.drafters.candidates import Candidates, added, best_of, starts_of, trees_of
+from paceline.dictionary.keys import starts
+from paceline.drafters.base import Ask, Budget, Seen, at_least
+from paceline.drafters.candidates import Candidates, added, best_of, trees_of
 from paceline.drafters.noise import Chances, Ids, SharedNoise, exponentials_of
 from paceline.drafters.store import StoreDrafter, StoreState, SuccessorStore
 from paceline.errors import InputError
@@ -127,9 +128,7 @@ class Foresight(StoreDrafter):
         prefill: bool = False,
         store: str = "shared",
     ) -> None:
-        for key, value in (("k", k), ("beams", beams), ("depth", depth)):
-            if value < 1:
-                raise InputError(f"{self.name} needs {key} of at least 1, not {value}")
+        at_least(self.name, 1, k=k, beams=beams, depth=depth)
         if anywhere < 0:
             raise InputError(f"{self.name} takes anywhere=0 (none) or more tokens, not {anywhere}")
         if not 0 <= threshold <= 1:
@@ -241,9 +240,9 @@ class Foresight(StoreDrafter):
         """The candidates that have a chance, of these weights."""
         odds = weights
         if (noise := texts[0].noise) is not None:
-            starts = starts_of(numbers)
-            sizes = np.bincount(numbers)[numbers[starts]]
-            odds = noise.won(weights, starts, sizes, _exponentials(texts, numbers, ids, 0))
+            fresh = starts(numbers)
+            sizes = np.bincount(numbers)[numbers[fresh]]
+            odds = noise.won(weights, fresh, sizes, _exponentials(texts, numbers, ids, 0))
         first = Candidates(ids, odds, odds, np.full(len(odds), ROOT), numbers)
         likely = odds > IMPOSSIBLE
         return first if likely.all() else first.only(likely)

@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline.drafters.datastore import KEY, KIND, order_at
-from paceline.drafters.tokenfile import SIZE, Header, width_of
+from paceline.drafters.datastore import DATASTORE, KEY
+from paceline.drafters.tokenfile import Ids, TokenHeader
 from paceline.errors import InputError
-from paceline.files import write_whole
 
-Ids = NDArray[np.int64]
 Progress = Callable[[str, int, int], None]
 
 PIECE = 1 << 16
@@ -35,29 +32,19 @@ def pieces_of(text: str) -> list[str]:
     return pieces
 
 
-def build(path: Path, texts: Iterable[Ids], fingerprint: str, progress: Progress = lambda *_: None) -> Header:
+def build(path: Path, texts: Iterable[Ids], fingerprint: str, progress: Progress = lambda *_: None) -> None:
     """Write the datastore of some texts, all of it or nothing."""
-    stored: list[Ids] = []
-    count = 0
-    for ids in texts:
-        if len(ids):
-            stored += [ids + 1, np.zeros(1, np.int64)]
-            count += 1
-    if not count:
+    border = np.zeros(1, np.int64)
+    stored = [part for ids in texts if len(ids) for part in (ids + 1, border)]
+    if not stored:
         raise InputError("the texts hold no tokens; a datastore needs some")
     joined = np.concatenate(stored)
     if len(joined) >= 2**31:
         raise InputError(f"a datastore holds fewer than 2**31 tokens, not {len(joined)}; give it less text")
-    highest = int(joined.max()) - 1
-    kind = np.dtype(f"<u{width_of(highest)}")
-    padded = np.concatenate([joined, np.zeros(KEY, np.int64)]).astype(kind)
-    order = sorted_places(joined, progress).astype("<u4")
-    plain = padded.tobytes()
-    gap = bytes(order_at(len(joined), kind.itemsize) - SIZE - len(plain))
-    body = [plain, gap, order.tobytes()]
-    header = Header.of(KIND, body, tokens=len(joined), highest=highest, texts=count, fingerprint=fingerprint)
-    write_whole(path, [header.packed(), *body])
-    return header
+    header = TokenHeader.of(joined, fingerprint)
+    places = sorted_places(joined, progress).astype(np.uint32)
+    tokens = np.concatenate([joined, np.zeros(KEY, np.int64)]).astype(f"u{header.width}")
+    DATASTORE.write(path, header, {"tokens": tokens, "places": places})
 
 
 def sorted_places(tokens: Ids, progress: Progress = lambda *_: None) -> Ids:

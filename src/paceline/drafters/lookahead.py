@@ -29,9 +29,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.base import Budget, Drafter, Seen, at_least
 from paceline.drafters.noise import BEST, SharedNoise, choices, log_chances, wants_noise
-from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Want
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints, merge
@@ -185,9 +184,9 @@ class Lookahead(Drafter):
         pool_from_prompt: bool = True,
         noise: str = "shared",
     ) -> None:
-        for key, value, least in (("level", level, 3), ("window", window, 2), ("guesses", guesses, 1)):
-            if value < least:
-                raise InputError(f"lookahead needs {key} of at least {least}, not {value}")
+        at_least(self.name, 3, level=level)
+        at_least(self.name, 2, window=window)
+        at_least(self.name, 1, guesses=guesses)
         self.level, self.window, self.guesses = level, window, guesses
         self.pool_from_prompt = pool_from_prompt
         self._noise = wants_noise(self.name, noise)

@@ -9,19 +9,19 @@ Several processes may share one file: before it is written, it is read again if 
 
 from __future__ import annotations
 
-from array import array
 from pathlib import Path
 from threading import Lock
 
+import numpy as np
+
 from paceline.drafters.endings import NONE, Endings
-from paceline.drafters.tokenfile import SIZE, Header, read_header, width_of
-from paceline.errors import DamagedFile, InputError
-from paceline.files import exclusive, naming, write_whole
-from paceline.files.reading import read_file
+from paceline.drafters.tokenfile import TokenHeader
+from paceline.errors import InputError
+from paceline.files import exclusive, naming
+from paceline.files.arrays import ArrayFile, ArrayFormat
 from paceline.vocabulary import Vocabulary
 
-KIND = b"PACEMEMO"
-NOUN = "memory"
+MEMORY = ArrayFormat("memory", 2, TokenHeader, {"tokens": "U16 U32"}, "delete it to start over")
 
 
 class Generations:
@@ -52,7 +52,7 @@ class Memory:
         """The tokenizer's fingerprint and the size of the model's vocabulary."""
         self._fresh: list[list[int]] = []
         """Texts that are not in the file."""
-        self._digest = b""
+        self._digest = ""
         """The digest of the file as it was last read or written here."""
         if file is not None and not Path(file).absolute().parent.is_dir():
             raise InputError(f"cannot keep a memory in {file}: there is no folder {Path(file).parent}")
@@ -106,21 +106,12 @@ class Memory:
             with self._lock:  # others wait for their drafts: what takes long stands outside
                 saved = len(self._fresh)
                 copies = [endings.text[:] for endings in (self._texts.older, self._texts.younger)]
-            stored = [token + 1 for text in copies for token in text]
-            highest = max(0, max(stored, default=1) - 1)
-            body = array("H" if width_of(highest) == 2 else "I", stored).tobytes()
-            header = Header.of(
-                KIND,
-                [body],
-                tokens=len(stored),
-                highest=highest,
-                texts=stored.count(0),
-                fingerprint="" if self._tokens_of is None else self._tokens_of[0],
-            )
-            write_whole(self._file, [header.packed(), body])
+            tokens = np.array([token + 1 for text in copies for token in text], np.int64)
+            header = TokenHeader.of(tokens, "" if self._tokens_of is None else self._tokens_of[0])
+            MEMORY.write(self._file, header, {"tokens": tokens.astype(f"u{header.width}")})
             with self._lock:
                 del self._fresh[:saved]
-            self._digest = header.digest
+            self._digest = MEMORY.open(self._file).digest
 
     def _join(self, theirs: list[list[int]]) -> None:
         """Put what is not in the file behind what another process wrote there."""
@@ -136,37 +127,28 @@ class Memory:
         """The texts of the file, if another process wrote it since it was read or written here."""
         if self._tokens_of is None or not Path(file).exists():
             return None
-        header, texts = _read(file)
-        if header.digest == self._digest:
+        found = MEMORY.open(file)
+        if found.digest == self._digest:
             return None
         fingerprint, vocab_size = self._tokens_of
-        if fingerprint not in ("", header.fingerprint) or header.highest >= vocab_size:
+        if fingerprint not in ("", found.description.tokenizer) or found.description.highest >= vocab_size:
             raise InputError(f"{file} holds the tokens of another model by now; name another file")
-        return texts
+        return _texts(found)
 
     def _load(self, file: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
-        header, texts = _read(file)
-        header.check(file, vocab_size, vocabulary)
-        for text in texts:
+        found = MEMORY.open(file)
+        found.description.check(file, vocab_size, vocabulary)
+        for text in _texts(found):
             self._texts.append(text)
-        self._digest = header.digest
+        self._digest = found.digest
 
 
-def _read(file: str) -> tuple[Header, list[list[int]]]:
-    """The header of a file, and its texts from the oldest."""
-    try:
-        whole = read_file(file)
-    except OSError as error:
-        raise InputError(f"cannot read the {NOUN} {file}: {error.strerror}") from None
-    header = read_header(file, whole[:SIZE], KIND, NOUN)
-    body = whole[SIZE:]
-    own = Header.of(KIND, [body], tokens=header.tokens, highest=header.highest, texts=header.texts, fingerprint="")
-    if len(body) != header.tokens * header.width or own.digest != header.digest:
-        raise DamagedFile(f"{file} is damaged: it does not agree with its digest; delete it to start over")
+def _texts(file: ArrayFile[TokenHeader]) -> list[list[int]]:
+    """The texts of a file from the oldest."""
     texts: list[list[int]] = [[]]
-    for token in memoryview(body).cast(header.code).tolist():
+    for token in file.verified()["tokens"].tolist():
         if token:
             texts[-1].append(token - 1)
         else:
             texts.append([])
-    return header, texts[:-1]
+    return texts[:-1]

@@ -22,11 +22,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from paceline.drafters.base import Budget, Seen
+from paceline.drafters.base import Budget, Seen, one_of
 from paceline.drafters.candidates import renumbered
 from paceline.drafters.noise import Chances, Ids
 from paceline.drafters.store import StoreDrafter, StoreState
-from paceline.errors import InputError
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
 
 WIDTH = 8
@@ -112,8 +111,7 @@ class Recycling(StoreDrafter):
     def __init__(
         self, *, tree: str = "cheapest", noise: str = "shared", prefill: bool = False, store: str = "shared"
     ) -> None:
-        if tree not in TREES:
-            raise InputError(f"{self.name} takes tree=cheapest or tree=published, not {tree!r}")
+        one_of(self.name, TREES, tree=tree)
         super().__init__(width=WIDTH, noise=noise, store=store, prefill=prefill)
         self.tree = tree
 

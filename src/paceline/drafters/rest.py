@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Drafter
+from paceline.drafters.base import Budget, Drafter, at_least, one_of
 from paceline.drafters.candidates import renumbered
 from paceline.drafters.datastore import KEY, SHORTEST, Datastore
 from paceline.drafters.noise import SharedNoise, wants_noise
@@ -58,14 +58,8 @@ class Rest(Drafter):
     ) -> None:
         if not 1 <= shortest <= longest <= KEY:
             raise InputError(f"rest needs 1 <= shortest <= longest <= {KEY}, not {shortest} and {longest}")
-        if matches < 1:
-            raise InputError(f"rest takes its draft from at least one match, not {matches}")
-        if length < 1:
-            raise InputError(f"rest drafts continuations of at least one token, not {length}")
-        if nodes < 1:
-            raise InputError(f"rest drafts at least one node, not {nodes}")
-        if votes not in ("match", "count"):
-            raise InputError(f"rest takes votes=match or votes=count, not {votes!r}")
+        at_least(self.name, 1, matches=matches, length=length, nodes=nodes)
+        one_of(self.name, ("match", "count"), votes=votes)
         self._store = Datastore.shared(corpus)
         self.nodes, self._counts = nodes, votes == "count"
         self._longest, self._shortest = longest, shortest

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.base import Budget, Drafter, Seen, at_least, one_of
 from paceline.drafters.datastore import KEY, Datastore
 from paceline.drafters.lookahead import ELSEWHERE, Recent, Window, shared_out, weighed
 from paceline.drafters.noise import BEST, SharedNoise, choices, hides_noise, log_chances, wants_noise
@@ -126,12 +126,9 @@ class Spectra(Drafter):
         corpus: str | None = None,
         noise: str = "shared",
     ) -> None:
-        if level < 3:
-            raise InputError(f"spectra needs level of at least 3, not {level}")
-        if guesses < 1:
-            raise InputError(f"spectra needs guesses of at least 1, not {guesses}")
-        if store not in ("private", "shared"):
-            raise InputError(f"spectra takes store=private or store=shared, not {store!r}")
+        at_least(self.name, 3, level=level)
+        at_least(self.name, 1, guesses=guesses)
+        one_of(self.name, ("private", "shared"), store=store)
         if window < 0 or window == 1:
             raise InputError(f"spectra takes window=0 (none) or a window of at least 2, not {window}")
         self.level, self.guesses, self.window = level, guesses, window

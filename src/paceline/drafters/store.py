@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.context import Context
-from paceline.drafters.base import Drafter, Seen
+from paceline.drafters.base import Drafter, Seen, one_of
 from paceline.drafters.noise import Chances, SharedNoise, hides_noise, wants_noise
-from paceline.errors import InputError
 from paceline.targets.base import Target, Want
 from paceline.targets.reading import Top
 from paceline.tree import Ints
@@ -105,8 +104,7 @@ class StoreDrafter(Drafter):
     skips = True
 
     def __init__(self, *, width: int, noise: str, store: str, prefill: bool) -> None:
-        if store not in ("shared", "private", "kept"):
-            raise InputError(f"{self.name} takes store=shared, store=private or store=kept, not {store!r}")
+        one_of(self.name, ("shared", "private", "kept"), store=store)
         self._noise = wants_noise(self.name, noise)
         self.needs = Want(top=width)
         if prefill:

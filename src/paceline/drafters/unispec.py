@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Seen
+from paceline.drafters.base import Budget, Seen, at_least, one_of
 from paceline.drafters.candidates import Candidates, tree_of, worth_of
 from paceline.drafters.noise import Chances, Ids, SharedNoise
 from paceline.drafters.store import StoreDrafter, StoreState
@@ -82,15 +82,11 @@ class UniSpec(StoreDrafter):
         prefill: bool = False,
         store: str = "shared",
     ) -> None:
-        for key, value in (("k", k), ("depth", depth)):
-            if value < 1:
-                raise InputError(f"{self.name} needs {key} of at least 1, not {value}")
+        at_least(self.name, 1, k=k, depth=depth)
         if not 0 <= threshold <= 1:
             raise InputError(f"{self.name} takes a threshold from 0 to 1, not {threshold}")
-        if confidence not in ("path", "token"):
-            raise InputError(f"{self.name} takes confidence=path or confidence=token, not {confidence!r}")
-        if next not in ("others", "all", "none"):
-            raise InputError(f"{self.name} takes next=others, next=all or next=none, not {next!r}")
+        one_of(self.name, ("path", "token"), confidence=confidence)
+        one_of(self.name, ("others", "all", "none"), next=next)
         super().__init__(width=k, noise=noise, store=store, prefill=prefill)
         self.k, self.depth = k, depth
         self.threshold = threshold if scores else 0.0

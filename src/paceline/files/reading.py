@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import time
+from codecs import utf_8_decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,6 +89,12 @@ def bounded(file: BinaryIO, name: object, most: int) -> bytes:
 
 def _too_large(name: object, said: str, most: int) -> OSError:
     return OSError(errno.EFBIG, f"{said}, and at most {most} bytes of such a file are read", str(name))
+
+
+def whole_characters(data: bytes) -> int:
+    """How many bytes of UTF-8 stand before a character that their end has cut, if any."""
+    tail = data[-3:]
+    return len(data) - len(tail) + utf_8_decode(tail, "replace", False)[1]
 
 
 def parse(text: bytes | str) -> Any:

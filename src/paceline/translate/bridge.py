@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import InputError
+from paceline.files.reading import whole_characters
 from paceline.translate.follower import Follower
 from paceline.translate.spellings import Spellings
 from paceline.vocabulary import Vocabulary
@@ -52,7 +53,7 @@ class Bridge:
     def follower(self, text: bytes, start: Sequence[int] = ()) -> Follower:
         """A text as the draft model's tokenizer has it, its own special tokens in front; where it has none there, the
         tokens ``start``."""
-        whole = _whole(text)
+        whole = whole_characters(text)
         ids = self._drafter.encode(text[:whole].decode(errors="replace")).tolist()
         if not self.drafter.spell(ids).endswith(text[max(0, whole - TAIL) : whole]):  # the tokenizer changes this text
             front = [token for token in self._drafter.encode("").tolist() if not self.drafter.of[token]]
@@ -116,13 +117,3 @@ class Bridge:
         ]
         both = np.array(pairs, np.int64).reshape(-1, 2)
         return both[:, 0].copy(), both[:, 1].copy()
-
-
-def _whole(text: bytes) -> int:
-    """How many bytes stand before a character that the text's end has cut, if any."""
-    for back in range(1, min(4, len(text)) + 1):
-        byte = text[-back]
-        if byte & 0xC0 != 0x80:
-            needed = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return len(text) - back if back < needed else len(text)
-    return len(text)

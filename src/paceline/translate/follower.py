@@ -57,11 +57,6 @@ class Follower:
             self._ends.append(end)
         return kept
 
-    @property
-    def unspelled(self) -> int:
-        """Bytes at the end of the text that the tokens do not spell: the vocabulary lacks them."""
-        return len(self.text) - (self._ends[-1] if self._ends else 0)
-
     def _settled(self) -> int:
         """The number of tokens before the last word, which more text cannot change."""
         last = len(self.ids)

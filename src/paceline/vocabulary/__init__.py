@@ -8,6 +8,6 @@ TextStream      both at once: the text a reader may see, cut before a stop strin
 
 from paceline.vocabulary.detokenize import Detokenizer
 from paceline.vocabulary.stops import StopHit, StopMatcher, StopStrings, TextStream
-from paceline.vocabulary.tokens import Vocabulary
+from paceline.vocabulary.tokens import Vocabulary, check_ids
 
-__all__ = ["Detokenizer", "StopHit", "StopMatcher", "StopStrings", "TextStream", "Vocabulary"]
+__all__ = ["Detokenizer", "StopHit", "StopMatcher", "StopStrings", "TextStream", "Vocabulary", "check_ids"]

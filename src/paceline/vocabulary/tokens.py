@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -228,3 +229,17 @@ class Vocabulary:
     def _anchor(self) -> int:
         ordinary = (i for i in range(self.size) if i not in self.specials)
         return next((i for i in ordinary if (self._strings[i] or "").isalpha()), 0)
+
+
+def check_ids(
+    path: str | Path, tokenizer: str, highest: int, vocab_size: int, vocabulary: Vocabulary | None, name: str = ""
+) -> None:
+    """Refuse a file of tokens that are not the model's: of a tokenizer with another fingerprint, or higher than the
+    model's vocabulary reaches. Without a vocabulary only the highest id can be checked."""
+    if vocabulary is not None and vocabulary.fingerprint != tokenizer:
+        named = f" ({name})" if name else ""
+        raise InputError(f"{path} holds tokens of another tokenizer{named} than the model's; build it for this one")
+    if highest >= vocab_size:
+        raise InputError(
+            f"{path} holds token {highest}, and the model's vocabulary has {vocab_size} tokens; build it for this model"
+        )

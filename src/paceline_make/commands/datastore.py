@@ -14,8 +14,8 @@ from paceline.files import check_output
 from paceline_make.commands.texts import add_texts, say_notes
 
 if TYPE_CHECKING:
-    from paceline.drafters.indexing import Ids
-    from paceline.drafters.tokenfile import Header
+    from paceline.drafters.datastore import Datastore
+    from paceline.drafters.tokenfile import Ids
     from paceline.vocabulary import Vocabulary
 
 ENDING = ".rest"
@@ -53,6 +53,7 @@ def add(commands: Subparsers) -> None:
 
 def build(options: argparse.Namespace) -> int:
     """Encode, sort and write texts."""
+    from paceline.drafters.datastore import Datastore
     from paceline.drafters.indexing import build
     from paceline.targets.replay import open_vocabulary
     from paceline_make.texts.corpus import open_corpus
@@ -62,9 +63,9 @@ def build(options: argparse.Namespace) -> int:
     texts = list(corpus.texts())
     vocabulary = open_vocabulary(options.tokenizer or options.model)
     with progress("encoding") as advance:
-        header = build(options.out, _encoded(texts, vocabulary, advance), vocabulary.fingerprint, advance)
+        build(options.out, _encoded(texts, vocabulary, advance), vocabulary.fingerprint, advance)
     say_notes(corpus.notes)
-    _print(header, str(options.out), options.json)
+    _print(Datastore(str(options.out)), options.json)
     return 0
 
 
@@ -73,8 +74,8 @@ def info(options: argparse.Namespace) -> int:
     from paceline.drafters.datastore import Datastore
 
     store = Datastore(options.file)
-    store.verify()
-    _print(store.header, options.file, options.json)
+    store.file.verified()
+    _print(store, options.json)
     return 0
 
 
@@ -94,18 +95,19 @@ def _encoded(texts: list[str], vocabulary: Vocabulary, advance: Callable[[str, i
         yield np.concatenate(ids) if ids else np.empty(0, np.int64)
 
 
-def _print(header: Header, file: str, as_json: bool) -> None:
+def _print(store: Datastore, as_json: bool) -> None:
+    header = store.header
     facts: dict[str, Any] = {
-        "file": file,
+        "file": store.path,
         "texts": header.texts,
-        "tokens": header.tokens - header.texts,
+        "tokens": len(store) - header.texts,
         "highest_token": header.highest,
-        "tokenizer": header.fingerprint,
-        "digest": header.digest.hex(),
-        "bytes": Path(file).stat().st_size,
+        "tokenizer": header.tokenizer,
+        "digest": store.file.digest,
+        "bytes": Path(store.path).stat().st_size,
     }
     if as_json:
         print_json(facts)
         return
-    say(f"{file}: {facts['tokens']} tokens of {facts['texts']} texts, {facts['bytes']} bytes")
+    say(f"{store.path}: {facts['tokens']} tokens of {facts['texts']} texts, {facts['bytes']} bytes")
     say(f"tokenizer {facts['tokenizer']}, highest token {facts['highest_token']}, digest {facts['digest'][:16]}")

@@ -11,9 +11,8 @@ import numpy as np
 
 from paceline.dictionary import file
 from paceline.dictionary.entries import Entries, ascending, different, level
+from paceline.dictionary.header import MOST, DictionaryHeader, EntryRule
 from paceline.dictionary.keys import LONGEST, NOWHERE
-from paceline.dictionary.packing import MOST
-from paceline.dictionary.rules import EntryRule
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 from paceline_make.dictionary.counting import NgramCounts
@@ -61,7 +60,7 @@ def build(
     licence: str = "",
     tokenizer_name: str = "",
     advance: Advance = lambda *_: None,
-) -> file.DictionaryHeader:
+) -> DictionaryHeader:
     """Write the dictionary of a counted corpus, all or nothing. ``corpus`` describes what was counted."""
     advance("spelling n-grams", 0, 0)
     found = spelled(counts.grams, vocabulary)[: settings.order]

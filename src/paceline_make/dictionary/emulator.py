@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.dictionary.keys import NOWHERE, rolling
-from paceline.dictionary.rules import EntryRule
+from paceline.dictionary.header import EntryRule
+from paceline.dictionary.keys import NOWHERE, places, rolling
 from paceline.errors import InputError
 from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.tally import StepTally
@@ -199,11 +199,8 @@ def _agreed(script: Script, matched: NDArray[np.int32], completions: NDArray[np.
 
 def _ranks(candidates: Places, keys: Places) -> NDArray[np.int32]:
     """How many candidates come before each key; `NEVER` for one that is none, and at the end for no key at all."""
-    ranks = np.searchsorted(candidates, keys)
-    among = np.zeros(len(keys), bool)
-    inside = ranks < len(candidates)
-    among[inside] = candidates[ranks[inside]] == keys[inside]
-    return np.append(np.where(among, ranks, NEVER), NEVER).astype(np.int32)
+    ranks = places(keys, candidates)
+    return np.append(np.where(ranks == NOWHERE, NEVER, ranks), NEVER).astype(np.int32)
 
 
 def _walked(script: Script, accepted: NDArray[np.int8]) -> Places:

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.dictionary.keys import LONGEST, NOWHERE, POWERS, Hashes, Indices, Tokens
-from paceline.dictionary.rules import EntryRule
-from paceline_make.dictionary.statistics import Statistics, careful, starts
+from paceline.dictionary.header import EntryRule
+from paceline.dictionary.keys import LONGEST, NOWHERE, POWERS, Hashes, Indices, Tokens, starts
+from paceline_make.dictionary.statistics import Statistics, careful
 
 if TYPE_CHECKING:
     from paceline_make.dictionary.running import SpelledNgrams

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.dictionary.keys import LONGEST, NOWHERE, POWERS, Hashes, Indices, Tokens
+from paceline.dictionary.keys import LONGEST, NOWHERE, POWERS, Hashes, Indices, Tokens, places, starts
 
 if TYPE_CHECKING:
     from paceline_make.dictionary.running import SpelledNgrams
@@ -55,7 +55,7 @@ class Statistics:
     def find(self, hashes: Hashes) -> Indices:
         """The keys of these hashes, `NOWHERE` where there is none."""
         order = np.argsort(self.hashes)
-        return np.append(order, NOWHERE)[_found(self.hashes[order], hashes)]
+        return np.append(order, NOWHERE)[places(hashes, self.hashes[order])]
 
     def tokens(self, keys: Indices) -> Tokens:
         """The tokens of some keys, right-aligned, `NOWHERE` before the first."""
@@ -197,26 +197,9 @@ def _best(steps: _Steps, hashes: Hashes, counts: NDArray[np.int64], reached: Ind
         value = steps.counts * IDS + (IDS - 1 - steps.tokens)
         highest = np.maximum.reduceat(value, new)
         chosen = np.flatnonzero(value == np.repeat(highest, np.diff(new, append=len(value))))
-        key = _found(hashes, steps.parents[chosen])
+        key = places(steps.parents[chosen], hashes)
         chosen, key = chosen[key >= 0], key[key >= 0]  # the empty beginning and n-grams left out are no keys
         best[key] = steps.tokens[chosen]
         likely[key] = np.minimum(steps.counts[chosen] / np.maximum(counts[key], 1), 1.0)
         after[key] = reached[chosen]
     return best, likely, after
-
-
-def starts(*columns: NDArray[Any]) -> Indices:
-    """The places of sorted columns at which a value is new."""
-    fresh = np.zeros(len(columns[0]), bool)
-    fresh[:1] = True
-    for column in columns:
-        fresh[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(fresh)
-
-
-def _found(hashes: Hashes, wanted: Hashes) -> Indices:
-    """The places of wanted hashes among sorted ones; `NOWHERE` if they are missing."""
-    if not len(hashes):
-        return np.full(len(wanted), NOWHERE, np.int64)
-    place = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
-    return np.where(hashes[place] == wanted, place, NOWHERE)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from paceline.errors import DamagedFile, InputError
+from paceline.files.reading import whole_characters
 from paceline_make.texts.words import word_pattern
 
 Advance = Callable[[str, int, int], None]
@@ -149,7 +150,7 @@ def decoded(name: str, found: Iterable[bytes], log: CorpusLog) -> Iterator[str]:
             _refuse_junk(name, block)
             first = False
         data = rest + block
-        border = _whole_characters(data)
+        border = whole_characters(data)
         rest = data[border:]
         text = text_of(name, data[:border], log)
         log.text([text])
@@ -161,20 +162,9 @@ def decoded(name: str, found: Iterable[bytes], log: CorpusLog) -> Iterator[str]:
 def _refuse_junk(name: str, beginning: bytes) -> None:
     if b"\0" in beginning:
         raise InputError(f"{name} is no text: it holds NUL bytes; give UTF-8 text, or convert it from UTF-16")
-    whole = beginning[: _whole_characters(beginning)]
+    whole = beginning[: whole_characters(beginning)]
     if whole.decode(errors="replace").count(WRONG) > JUNK * len(whole):
         raise InputError(f"{name} is no UTF-8 text: too much of it can't be decoded; convert it first")
-
-
-def _whole_characters(data: bytes) -> int:
-    """How many bytes make whole characters: all before the last character, if that may go on."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte < 0x80:
-            break
-        if byte >= 0xC0:  # the first byte of a character of two to four
-            return len(data) - back
-    return len(data)
 
 
 def text_of(name: str, raw: bytes, log: CorpusLog) -> str:

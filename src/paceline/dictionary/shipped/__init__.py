@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from paceline.dictionary.file import read_header
+from paceline.dictionary.file import FORMAT
 
 FOLDER = Path(__file__).parent
 
@@ -13,4 +13,6 @@ FOLDER = Path(__file__).parent
 @cache
 def shipped(fingerprint: str) -> tuple[Path, ...]:
     """Those for the tokenizer of this fingerprint, in the order of their names."""
-    return tuple(path for path in sorted(FOLDER.glob("*.dict")) if read_header(path)[0].tokenizer == fingerprint)
+    return tuple(
+        path for path in sorted(FOLDER.glob("*.dict")) if FORMAT.open(path).description.tokenizer == fingerprint
+    )

@@ -76,7 +76,7 @@ def _add_counting(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Count, spell, keep the most frequent, write."""
     need("pyarrow", "building a dictionary", "dict")
-    from paceline.dictionary.rules import EntryRule
+    from paceline.dictionary.header import EntryRule
     from paceline.targets.replay import open_vocabulary
     from paceline_make.dictionary.build import DictionarySettings, build
     from paceline_make.texts.corpus import open_corpus

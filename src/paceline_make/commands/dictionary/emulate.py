@@ -97,12 +97,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_rule(options: argparse.Namespace) -> None:
-    from paceline.dictionary.file import read_header
+    from paceline.dictionary.file import open_dictionary
 
     if options.entries is not None and not options.dict:
         raise InputError("--entries is for dictionaries that --dict names")
     for path in options.dict if options.entries is not None else ():
-        if (rule := read_header(path)[0].rule) != options.entries:
+        if (rule := open_dictionary(path).header.rule) != options.entries:
             raise InputError(f"{path} was built with --entries {rule}; build one with --entries {options.entries}")
 
 

@@ -11,7 +11,7 @@ from paceline.cli.output import print_json, say
 from paceline.files.visible import one_line
 
 if TYPE_CHECKING:
-    from paceline.dictionary.file import DictionaryHeader
+    from paceline.dictionary.header import DictionaryHeader
 
 
 def add(actions: Subparsers) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from paceline.cli.arguments import Parser
-from paceline.dictionary.rules import EntryRule
+from paceline.dictionary.header import EntryRule
 
 PROPOSED = (
     "what an entry proposes: with 'token' one token after the other, while each is likely enough; with 'paper', as in "

@@ -14,7 +14,7 @@ from paceline.cli.options import DEFAULT_MODEL
 from paceline.errors import InputError
 
 if TYPE_CHECKING:
-    from paceline.dictionary.file import DictionaryHeader
+    from paceline.dictionary.header import DictionaryHeader
     from paceline.dictionary.index import Dictionary
     from paceline.vocabulary import Vocabulary
     from paceline_lab.bench.suites.sources import Sources
@@ -25,12 +25,12 @@ LONG = 80
 
 def tokenizer_of(path: str | Path, sources: Sources) -> str:
     """The model or folder that a dictionary's tokenizer is opened from."""
-    from paceline.dictionary.file import read_header
+    from paceline.dictionary.file import open_dictionary
     from paceline.targets.pocket.names import POCKET_NAMES
     from paceline.targets.replay import open_vocabulary
     from paceline_lab.bench.suites.sources import tokenizers_in
 
-    header = read_header(path)[0]
+    header = open_dictionary(path).header
     name = header.tokenizer_name or DEFAULT_MODEL
     place = name if name in POCKET_NAMES else tokenizers_in(sources).get(name)
     if place is None or open_vocabulary(str(place)).fingerprint != header.tokenizer:

@@ -109,7 +109,7 @@ def _beside(options: argparse.Namespace, entry: dict[str, Any]) -> str:
 
 def _settings(options: argparse.Namespace, dictionary: Dictionary | None) -> DictionarySettings:
     """Those of the dictionary that is named, or of the options."""
-    from paceline.dictionary.rules import EntryRule
+    from paceline.dictionary.header import EntryRule
     from paceline_make.dictionary.build import DictionarySettings
 
     if dictionary is not None:
