@@ -92,7 +92,7 @@ class RowDrafter(NetworkDrafter):
         return SPARE_ROWS + length
 
     def branch(self, state: ReadText, context: Context) -> ReadText:
-        """A text that may become of this one, with rows of its own. It is closed like any other."""
+        """A text that this one may become, with a copy of its rows. It is closed like any other."""
         with self._rows.held():
             return state.branched(context, self._rows.copy(state.rows, self._capacity(context.reserve)))
 

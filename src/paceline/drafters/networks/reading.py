@@ -108,7 +108,7 @@ class ReadText(DraftedText):
         return self.context.tokens[start:]
 
     def branched(self, context: Context, rows: Rows) -> ReadText:
-        """The same for a text that may become of this one; ``rows`` are a copy of its committed ones."""
+        """The same for a text that this one may become; ``rows`` are a copy of its committed ones."""
         other = copy(self)
         other.context, other.rows, other.parents, other.tally = context, rows, NO_ROWS, Tally()
         return other

@@ -102,7 +102,7 @@ class StateDrafter(RowDrafter):
         return StateText(context, outlook, self.columns, rows=rows)
 
     def observe(self, seen: Sequence[Seen]) -> None:
-        """Note the states of what became text; read it, while it is a prompt."""
+        """Note the states of the new text; while it is a prompt, read it."""
         with self._rows.held():
             for state, verdict, scores in seen:
                 kept = np.array([0, *(node + 1 for node in verdict.path)])

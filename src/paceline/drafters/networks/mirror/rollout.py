@@ -3,8 +3,8 @@
 Where the draft model reads the target's tokens, all outcomes of a text are one tree over shared rows: the unread end of
 the text, the draft in flight, and behind its nodes the tokens that the text may go on with there. The first forward
 reads all of these; each later one adds a token to every window. A draft model of another tokenizer reads the text in
-its own tokens, and the last of these change when the text goes on. So each outcome is then a text of its own, with a
-copy of the rows that are certain, and the one that comes is the text from then on.
+its own tokens, and the last of these change when the text goes on. So each outcome is then a separate text, with a
+copy of the rows that are certain, and the outcome that the target chooses is the text from then on.
 
 When the outcome is known, its window is finished and the others get no more forwards.
 """
@@ -76,14 +76,14 @@ class Rollout:
         for token in tokens:
             self._context.commit(token)
         self._due = len(self._context)
-        came = next((each for each in self._outcomes if each.tokens == tuple(tokens) and each.growth.level), None)
-        self._leave([each for each in self._outcomes if each is not came])
-        if came is None:
+        found = next((each for each in self._outcomes if each.tokens == tuple(tokens) and each.growth.level), None)
+        self._leave([each for each in self._outcomes if each is not found])
+        if found is None:
             self._ready = -1
             self._expect((), self._text, levels)
             return
-        self._ready, old = came.growth.level, self._text
-        self._text, came.growth.state.context = came.growth.state, self._context
+        self._ready, old = found.growth.level, self._text
+        self._text, found.growth.state.context = found.growth.state, self._context
         if old is not self._text:
             self._assistant.close(old)
 
