@@ -23,9 +23,9 @@ from paceline.drafters.redrafter.checkpoint import write_head
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline_lab import Summary
 from paper_items import asked, shown
-from papers.lab import conditions
+from papers.lab import Lab, conditions
 from papers.redrafter import arrivals, beams, labels, packing, shape, tasks
-from papers.redrafter.heads import METHOD, OWN, spec
+from papers.redrafter.heads import METHOD, OWN, need_head, spec
 from papers.redrafter.unpacked import unpacked
 from papers.speeds import best, per_request, written
 from runs import made_run
@@ -107,7 +107,7 @@ def test_counts_have_percentiles() -> None:
     assert packing.claims({2: counts[2]}, {}, {}) == []
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", thinned([1.0, 0.0]))
 def test_unpacked_beams_write_the_same_text_and_are_all_scored(
     temperature: float, lm: LanguageModel, heads: Path
 ) -> None:
@@ -341,6 +341,25 @@ def test_categories_are_tasks(tmp_path: Path) -> None:
     assert [one.task for one in tasks.alpaca_eval(folder)] == ["koala", "oasst"]
 
 
+def test_a_data_set_that_is_not_here_is_left_out(tmp_path: Path) -> None:
+    folder = data_folder(tmp_path / "data")
+    (folder / "alpaca_eval.json").unlink()
+    lab = Lab(asked("redrafter", "tasks", "--model", "pocket", "--data", folder, "--out", tmp_path / "out"))
+    assert [*tasks.datasets(lab)] == [tasks.MT_BENCH]
+    assert [note.partition(":")[0] for note in lab.notes] == ["AlpacaEval is left out"]
+    assert [*tasks.methods(lab)] == [METHOD, OWN, "assistant", "unispec", "auto", "auto with the head"]
+
+
+def test_runs_are_of_the_same_heads_alone(lm: LanguageModel, heads: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(paceline, "load", lambda *_, **__: lm)
+    lab = Lab(asked("redrafter", "labels", "--out", tmp_path / "out"))
+    for _ in range(2):
+        need_head(lab, heads / "0", heads / "1")
+    with pytest.raises(ValueError, match="has runs with other heads; give another --out"):
+        need_head(lab, heads / "1")
+
+
+@pytest.mark.slow
 def test_tasks_runs_and_says_what_is_not_here(run: Any, heads: Path, tmp_path: Path) -> None:
     folder = data_folder(tmp_path / "data")
     (folder / "alpaca_eval.json").unlink()
@@ -381,6 +400,7 @@ def test_a_script_runs(name: str, given: list[str], run: Any, heads: Path, tmp_p
             run(name, *usual, *given)
 
 
+@pytest.mark.slow
 def test_labels_runs_and_goes_on_with_the_same_heads_only(run: Any, heads: Path) -> None:
     given = "--heads", f"truth={heads / '0'}", f"greedy={heads / '1'}", "--langs", "en", "--width", "1", "2"
     found = run("labels", *given)
