@@ -105,7 +105,6 @@ OPTIONS: Mapping[str, Option] = {
     "calibration_runs": count("M", "sizes that the paper's calibration runs"),
     "calibration_seconds": Option("S", "how long our calibration may take", float, 20.0, above=0),
     "nodes": count("N", "the draft size of the method and of unispec (calibrated)"),
-    "sizes": count("N", "sizes"),
     "head": Option("FOLDER", "a head of redrafter for the model (the one that comes with paceline)", Path),
     "width": count("W", "beams of a draft"),
     "length": count("L", "tokens of a beam"),
@@ -113,7 +112,6 @@ OPTIONS: Mapping[str, Option] = {
     "k": count("K", "tokens of a draft, the draft model's"),
     "draft": Option("NAME", "the draft model"),
     "exit": Option("SHARE", "depth of the early exit", float, above=0),
-    "unit": Option("UNIT", "what acceptance is a share of: drafted, k or emitted"),
     "tokenizers": Option("T", "folders, models, or names in DIR/tokenizers of the data folder", default=()),
     "texts": Option("NAME=FILE", "texts by language, as in uk=news.txt", named, ()),
 }
