@@ -6,6 +6,16 @@ from typing import Any
 
 from papers.driver import Given, asked_for
 
+STEADY: dict[str, Any] = {
+    "peers": (),
+    "degenerate": False,
+    "stall": False,
+    "noise": 0.01,
+    "joules": False,
+    "repeats": 1,
+}
+"""A made run of our methods alone, whose texts are all equal and whose speeds vary little."""
+
 
 def asked(paper: str, *words: object) -> Given:
     """What a command asks for."""

@@ -18,23 +18,13 @@ from paceline.drafters import make_drafter
 from paceline.drafters.mirror.place import usable_cores
 from paceline_lab import Summary
 from paceline_lab.bench.run.ours import parted
-from paper_items import asked, shown
+from paper_items import STEADY, asked, shown
 from papers.mirror import batch, objectives, tasks
 from papers.mirror.drafts import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, ratio_of, two
 from papers.report import Claim
 from thinning import thinned
 
-QUICK: dict[str, Any] = {
-    "peers": (),
-    "languages": ("en",),
-    "tasks": ("qa", "mt_bench"),
-    "degenerate": False,
-    "stall": False,
-    "noise": 0.01,
-    "joules": False,
-    "prompts": 4,
-    "repeats": 1,
-}
+QUICK = STEADY | {"tasks": ("qa", "mt_bench"), "languages": ("en",), "prompts": 4}
 BOTH = Two("m", "v")
 Paces = Mapping[str, float]
 """How many times as long entries take."""

@@ -22,7 +22,7 @@ from paceline.api.model import LanguageModel
 from paceline.drafters.redrafter.checkpoint import write_head
 from paceline.drafters.redrafter.head import HeadShape, RecurrentHead
 from paceline_lab import Summary
-from paper_items import asked, shown
+from paper_items import STEADY, asked, shown
 from papers.lab import Lab, conditions
 from papers.redrafter import arrivals, beams, labels, packing, shape, tasks
 from papers.redrafter.heads import METHOD, OWN, need_head, spec
@@ -32,17 +32,7 @@ from runs import made_run
 from thinning import thinned
 
 UNPACKED = Path(packing.__file__).with_name("unpacked.py")
-QUICK: dict[str, Any] = {
-    "peers": (),
-    "languages": ("en", "pl"),
-    "tasks": ("qa",),
-    "degenerate": False,
-    "stall": False,
-    "noise": 0.01,
-    "joules": False,
-    "prompts": 3,
-    "repeats": 1,
-}
+QUICK = STEADY | {"tasks": ("qa",), "languages": ("en", "pl"), "prompts": 3}
 ITEMS = "tasks", "arrivals", "beams", "shape", "packing"
 
 

@@ -15,7 +15,7 @@ from paceline import DraftTree
 from paceline.drafters import make_drafter
 from paceline_lab import Calibration, Estimate, Prompt, Summary
 from paceline_lab.bench.run.directory import write_about
-from paper_items import shown
+from paper_items import STEADY, shown
 from papers.report import Claim, Report, Way
 from papers.speeds import by, of_run, remarks
 from papers.unispec import calibrated, confidence, context, machines, methods, precision, sizes
@@ -24,17 +24,7 @@ from papers.unispec.lab import SizesLab, at, sampled, shared, sized
 from runs import made_run
 from thinning import thinned
 
-QUICK: dict[str, Any] = {
-    "tasks": ("continuation",),
-    "languages": ("en",),
-    "peers": (),
-    "degenerate": False,
-    "stall": False,
-    "noise": 0.01,
-    "joules": False,
-    "prompts": 5,
-    "repeats": 1,
-}
+QUICK = STEADY | {"tasks": ("continuation",), "languages": ("en",), "prompts": 5}
 METHOD = "unispec:paper"
 NOISY = shared(METHOD)
 FOUND = Calibration(
