@@ -62,7 +62,8 @@ from paceline.targets.hf.path import UNTESTED_ERRORS
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
-from papers.device.__main__ import options as device_options
+from papers.device.__main__ import ITEM as DEVICE
+from papers.driver import asked_for
 from scoring import (
     CLOSE,
     CONTEXT,
@@ -792,15 +793,14 @@ def test_the_pages_python_runs(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert known["called"].target.fixed is not None
 
 
-def test_the_pages_commands_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_commands_can_be_run() -> None:
     commands = [shlex.split(line, comments=True) for block in page("") for line in block.splitlines() if line]
     for words in commands:
         if words[0] == "paceline":
             assert parser().parse_args(words[1:]).device == "cuda"
         else:
             assert words[:3] == ["python", "-m", "papers.device"]
-            monkeypatch.setattr("sys.argv", words[2:])
-            assert device_options().device == "cuda"
+            assert asked_for("device", "", DEVICE, words[3:]).device == "cuda"
     assert len(commands) == 3
 
 

@@ -14,6 +14,7 @@ from paceline_lab.bench.early_exit import UNFORESEEN, foreseen
 from paceline_lab.bench.waiting import Waiting
 from paceline_lab.machine import overlap_advice
 from paceline_lab.machine.overlap import OverlapTrial, RoundParts
+from paper_items import shown
 
 PARTS = RoundParts(lower=10, exit=1, upper=10, end=1, first=2, level=2, single=1)
 
@@ -128,29 +129,19 @@ def test_an_exit_foresees_more_with_more_proxies(lm: paceline.LanguageModel) -> 
     assert len(again) == len(stops), "the same text, with the same drafts"
 
 
-def test_the_script_of_fallbacks_shows_its_table(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from papers.mirror import fallback
-
-    arguments = ["fallback", "--suite", "stories", "--limit", "1", "--exit", "0.5", "--kappa", "1", "8", "--gamma", "3"]
-    monkeypatch.setattr("sys.argv", [*arguments, "--max-new-tokens", "24"])
-    fallback.main()
+def test_the_item_of_fallbacks_shows_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    given = "--suite", "stories", "--limit", 1, "--exit", 0.5, "--kappa", 1, 8, "--gamma", 3, "--max-new-tokens", 24
+    shown("mirror", "fallback", *given)
     said = capsys.readouterr().out
     assert "en, 0.5 1 - Omega" in said
     assert "more proxies, fewer fallbacks: in the paper always; here at every task and exit, as in the paper" in said
 
 
 @pytest.mark.slow
-def test_the_script_of_the_law_shows_its_tables(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_item_of_the_law_shows_its_tables(capsys: pytest.CaptureFixture[str]) -> None:
     """What its cells hold is tested above."""
-    from papers.mirror import law
-
-    arguments = ["law", "--waiting", "20", "--dtype", "float32", "--draft", "pocket-draft", "--gamma", "2"]
-    monkeypatch.setattr("sys.argv", [*arguments, "--repeat", "1", "--max-new-tokens", "12"])
-    law.main()
+    given = "--waiting", 20, "--dtype", "float32", "--draft", "pocket-draft", "--gamma", 2, "--repeat", 1
+    shown("mirror", "law", *given, "--max-new-tokens", 12)
     said = capsys.readouterr().out
     assert "pocket on a device that is made up (20 ms a forward)" in said
     assert "the gain is the law's" in said

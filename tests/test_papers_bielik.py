@@ -1,17 +1,18 @@
 """The scripts of the paper on cross-family drafting for Polish: energy follows from watts and speeds, acceptance is
 counted in units that a draft's length moves differently, and a run of two tokenizers has all tables."""
 
-import json
 import math
-import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline_lab import open_vocabulary
-from papers.bielik import acceptance, breakeven, buckets, content, measured, rewind, speed, table12_energy
+from paper_items import shown
+from papers.bielik import buckets, measured, rewind, speed
+from papers.bielik.energy import MACHINES, Machine
 from papers.bielik.measured import (
     DRAFTED,
     OWN,
@@ -25,7 +26,6 @@ from papers.bielik.measured import (
     percent,
 )
 from papers.bielik.rewind import Count, common, replayed, translated
-from papers.bielik.table12_energy import MACHINES, Machine
 
 
 def test_the_arithmetic_of_the_paper() -> None:
@@ -36,17 +36,13 @@ def test_the_arithmetic_of_the_paper() -> None:
     assert [f"{row.joules_per_token:.1f}" for row in MACHINES] == [str(row.printed) for row in MACHINES]
 
 
-def test_where_its_text_does_not_follow_from_its_table_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["table12", "--watts", "30", "--tokens-per-second", "20", "--json"])
-    table12_energy.main()
-    *shown, last = capsys.readouterr().out.splitlines()
-    found = json.loads(last)
+def test_where_its_text_does_not_follow_from_its_table_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown("bielik", "table12", "--watts", 30, "--tokens-per-second", 20)
+    lines = capsys.readouterr().out.splitlines()
     assert [one["agrees"] for one in found["claims"]] == [True, False, False]
     assert found["claims"][1]["ours"].startswith("1.6 ")
     assert found["claims"][2]["ours"] == "1,200 Wh, 2.8 times the M2 Pro system's 427"
-    assert any(line.startswith("| this machine, as stated") and "1.50" in line for line in shown)
+    assert any(line.startswith("| this machine, as stated") and "1.50" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +51,12 @@ def test_where_its_text_does_not_follow_from_its_table_is_told(
         (["--watts", "30"], "give --watts W and --tokens-per-second R"),
         (["--watts", "0", "--tokens-per-second", "15"], "more than 0"),
         (["--watts", "nan", "--tokens-per-second", "15"], "more than 0"),
-        (["--watts", "30", "--tokens-per-second", "15", "--texts", "0"], "more than 0"),
+        (["--watts", "30", "--tokens-per-second", "15", "--texts", "0"], "at least 1"),
     ],
 )
-def test_bad_numbers_are_told(given: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["table12", *given])
+def test_bad_numbers_are_told(given: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        table12_energy.main()
+        shown("bielik", "table12", *given)
 
 
 # --- acceptance
@@ -108,22 +103,16 @@ Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """A script without a data folder, and its JSON."""
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """An item without a data folder, and its data."""
 
-    def made(script: Any, *given: str) -> dict[str, Any]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("PACELINE_DATA", str(tmp_path))
-        monkeypatch.setattr(sys, "argv", [script.__name__, *given, "--json"])
-        script.main()
-        found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-        return found
-
-    return made
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PACELINE_DATA", str(tmp_path))
+    return partial(shown, "bielik")
 
 
 def test_acceptance_counts_every_strategy(run: Run) -> None:
-    found = run(acceptance, *TINY, "--k", "2", "3")
+    found = run("acceptance", *TINY, "--k", "2", "3")
     cells = {(one["strategy"], one["k"]): Text(**one["texts"][0]) for one in found["cells"]}
     assert cells.keys() == {(name, k) for name in STRATEGIES for k in (2, 3)}
     assert {one["dataset"] for one in found["cells"]} == {"Synthetic"}
@@ -134,7 +123,7 @@ def test_acceptance_counts_every_strategy(run: Run) -> None:
 
 
 def test_content_has_the_kinds_that_are_there(run: Run) -> None:
-    found = run(content, *TINY, "--strategies", "context-aware")
+    found = run("content", *TINY, "--strategies", "context-aware")
     assert {one["kind"] for one in found["cells"]} == {"lists", "numbers", "stories", "questions"}
     assert [claim["claim"].partition(":")[0] for claim in found["claims"]] == ["pocket-foreign, context-aware"]
 
@@ -143,7 +132,7 @@ def test_a_race_fills_the_tables_of_speed_buckets_and_break_even(run: Run, tmp_p
     own = tmp_path / "own.jsonl"
     own.write_text('{"prompt": "Za lasem"}\n{"prompt": "Nad rzeką"}\n', encoding="utf8")
     given = ["--model", "pocket", "--k", "2", "4", "--strategies", "context-aware", "naive", "--out", "out"]
-    found = run(speed, "--limit", "2", "--max-new-tokens", "8", *given, "--prompts", f"Wikipedia={own}")
+    found = run("speed", "--limit", "2", "--max-new-tokens", "8", *given, "--prompts", f"Wikipedia={own}")
     (summary,) = found["runs"].values()
     entries = [
         speed.method("pocket-foreign", *how) for how in (("context-aware", 2), ("naive", 2), ("context-aware", 4))
@@ -151,38 +140,38 @@ def test_a_race_fills_the_tables_of_speed_buckets_and_break_even(run: Run, tmp_p
     assert summary["entries"] == ["plain", *entries]
     assert summary["tasks"] == ["Wikipedia", "Synthetic"]
     assert all(one["verdicts"] == {"equal": 4} for name, one in summary["overall"].items() if name != "plain")
-    bucketed = run(buckets, "out/pocket", "--unit", "emitted")["buckets"]
+    bucketed = run("buckets", "out/pocket", "--unit", "emitted")["buckets"]
     assert all(sum(map(len, one["gains"])) <= 2 for one in bucketed)
     assert {one["entry"] for one in bucketed} == set(entries)
-    conditions = run(breakeven, "out/pocket", "--unit", "k", "--ratio", "0.5")["conditions"]
+    conditions = run("breakeven", "out/pocket", "--unit", "k", "--ratio", "0.5")["conditions"]
     assert {one["k"] for one in conditions} == {2, 4}
     with pytest.raises(ValueError, match="the formula is of drafted tokens"):
-        run(breakeven, "out/pocket", "--unit", "emitted", "--ratio", "0.5")
+        run("breakeven", "out/pocket", "--unit", "emitted", "--ratio", "0.5")
 
 
 @pytest.mark.parametrize(
-    ("script", "given", "said"),
+    ("item", "given", "said"),
     [
-        (acceptance, ["--k", "0"], "--k must be at least 1, not 0"),
+        ("acceptance", ["--k", "0"], "--k must be at least 1, not 0"),
         (
-            acceptance,
+            "acceptance",
             ["--strategies", "context"],
             "there is no strategy 'context'; there are 'no translation', 'naive'",
         ),
-        (acceptance, ["--model", "pocket", "pocket-draft"], "acceptance is of one target model"),
-        (acceptance, [*TINY, "--draft-model", "no-such-model"], "nothing could be measured: .*no-such-model"),
-        (acceptance, [*TINY, "--prompts", "Wikipedia=nowhere.jsonl"], "there is no file nowhere.jsonl"),
-        (content, ["--k", "2", "4"], "one target model and one k"),
-        (speed, ["--max-new-tokens", "0"], "--max-new-tokens must be at least 1"),
-        (buckets, ["--unit", "k"], "--unit belongs to a run"),
-        (buckets, ["nowhere"], "nowhere holds no run"),
-        (rewind, ["--prefix", "0"], "must be at least 1"),
-        (rewind, ["--tokenizers", "pocket"], "name two with --tokenizers TARGET DRAFTER"),
+        ("acceptance", ["--model", "pocket", "pocket-draft"], "acceptance is of one target model"),
+        ("acceptance", [*TINY, "--draft-model", "no-such-model"], "nothing could be measured: .*no-such-model"),
+        ("acceptance", [*TINY, "--prompts", "Wikipedia=nowhere.jsonl"], "there is no file nowhere.jsonl"),
+        ("content", ["--k", "2", "4"], "one target model and one k"),
+        ("speed", ["--max-new-tokens", "0"], "--max-new-tokens must be at least 1"),
+        ("buckets", ["--unit", "k"], "--unit belongs to a run"),
+        ("buckets", ["nowhere"], "nowhere holds no run"),
+        ("rewind", ["--prefix", "0"], "must be at least 1"),
+        ("rewind", ["--tokenizers", "pocket"], "name two with --tokenizers TARGET DRAFTER"),
     ],
 )
-def test_bad_options_are_told(script: Any, given: list[str], said: str, run: Run) -> None:
+def test_bad_options_are_told(item: str, given: list[str], said: str, run: Run) -> None:
     with pytest.raises(ValueError, match=said):
-        run(script, *given)
+        run(item, *given)
 
 
 # --- buckets
@@ -200,7 +189,7 @@ def test_the_cost_of_a_round_is_found_again(form: str) -> None:
 
 
 def test_the_papers_buckets_are_nearer_to_a_share_of_emitted_tokens(run: Run) -> None:
-    found = run(buckets)
+    found = run("buckets")
     costs = {(one["form"], one["k"]): one["cost"] for one in found["costs"]}
     line, share = buckets.FORMS
     assert [f"{costs[line, k]:.2f}" for k in (2, 4, 6)] == ["1.81", "4.57", "9.04"]
@@ -269,9 +258,9 @@ def test_a_drafter_with_the_targets_tokenizer_loses_nothing_to_translation() -> 
 def test_rewinding_is_counted_on_texts_of_ones_own(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text(POLISH + "\n" + "za krótko\n", encoding="utf8")
     given = ["--tokenizers", "pocket", "pocket-foreign", "--texts", "pl=own.txt", "--k", "2"]
-    found = run(rewind, *given)
+    found = run("rewind", *given)
     assert found["notes"][0].startswith("target pocket; 1 Polish texts own.txt")
     assert len(found["counts"]) == 6
     (tmp_path / "own.txt").write_text("za krótko\n", encoding="utf8")
     with pytest.raises(ValueError, match="there is no line of more than 100 characters"):
-        run(rewind, *given)
+        run("rewind", *given)

@@ -12,8 +12,9 @@ import pytest
 
 from paceline_lab import Summary
 from paceline_lab.bench.run.directory import write_about
-from papers.bielik import breakeven
-from papers.bielik.breakeven import BETA, RATIO, TABLE5, TABLE7, conditions, of_paper, of_runs
+from paper_items import shown
+from papers.bielik.__main__ import ITEMS
+from papers.bielik.breakeven import BETA, RATIO, TABLE5, TABLE7, conditions, of_paper, of_runs, opened
 from papers.bielik.formula import (
     FORMS,
     beta_of,
@@ -24,7 +25,9 @@ from papers.bielik.formula import (
     round_cost,
     speed_up,
 )
-from papers.common import Claim, draw
+from papers.charts import draw
+from papers.driver import run
+from papers.report import Claim
 from runs import made_run
 
 TRIALS, HELD = 100, 90
@@ -186,7 +189,7 @@ def measured(folder: Path, **how: Any) -> Summary:
         entry["planner"] = f"fixed:{size}" if fixed else "adaptive"
         entry["draft_model"] = "pocket-draft" if entry["name"].startswith(("assistant", "auto")) else None
     write_about(run)
-    return breakeven.opened(folder)
+    return opened(folder)
 
 
 def test_a_run_has_its_table_5_and_table_7(tmp_path: Path) -> None:
@@ -282,9 +285,8 @@ def test_runs_of_another_kind_are_told(how: dict[str, Any], said: str, tmp_path:
 )
 def test_bad_options_are_told(given: list[str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["breakeven", *given])
     with pytest.raises(ValueError, match=said):
-        breakeven.main()
+        shown("bielik", "breakeven", *given)
 
 
 def test_the_script_prints_draws_and_notes(
@@ -293,11 +295,11 @@ def test_the_script_prints_draws_and_notes(
     measured(tmp_path / "run")
     options = ["--ratio", "0.05", "--json", "--note", "notes.md", "--svg", "drawn.svg"]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["papers/bielik/breakeven.py", "run", *options])
-    breakeven.main()
+    monkeypatch.setattr(sys, "argv", ["papers/bielik/__main__.py", "breakeven", "run", *options])
+    run("bielik", "", ITEMS)
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["beta"].keys() == FORMS.keys()
     assert len(found["conditions"]) == len(METHODS) - 1
     assert all(Claim(**{**one, "ratio": None}).sentence for one in found["claims"])
-    assert "`python -m papers.bielik.breakeven run --ratio 0.05" in (tmp_path / "notes.md").read_text()
+    assert "`python -m papers.bielik breakeven run --ratio 0.05" in (tmp_path / "notes.md").read_text()
     assert "<svg" in (tmp_path / "drawn.svg").read_text()

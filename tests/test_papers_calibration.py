@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,11 @@ import numpy as np
 import pytest
 
 from paceline_lab import Calibration, Summary, open_suite
-from papers.common import draw
-from papers.unispec import common, figure2_curves, figure5_sizes, figure6_samples, table14_setup
+from paper_items import asked as given_of
+from paper_items import shown
+from papers.charts import draw
+from papers.unispec import calibrated as figures
+from papers.unispec import lab as labs
 from papers.unispec.calibration import (
     KNOTS,
     Kept,
@@ -28,7 +30,7 @@ from papers.unispec.calibration import (
     spline,
     write_prompts,
 )
-from papers.unispec.common import Lab, procedure_of
+from papers.unispec.lab import SizesLab, procedure_of
 from runs import made_run
 
 EVERY = np.arange(1, 129, dtype=np.float64)
@@ -152,7 +154,7 @@ def test_prompts_of_a_calibration_are_others_than_the_races(there: int, notes: l
 # --- the laboratory ---
 
 
-def lab_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *given: str) -> tuple[Lab, list[dict[str, Any]]]:
+def lab_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *given: str) -> tuple[SizesLab, list[dict[str, Any]]]:
     """One that measures nothing, and what it asked for."""
     asked = list[dict[str, Any]]()
 
@@ -164,11 +166,11 @@ def lab_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *given: str) -> tuple[
         asked.append({"methods": methods, **how})
         return Summary(made_run(out, methods=("plain", *methods), tasks=("qa",), languages=("en",), peers=()))
 
-    monkeypatch.setattr(common, "calibrate_method", calibrate)
-    monkeypatch.setattr(common, "race_methods", race)
-    monkeypatch.setattr(Lab, "model", lambda *_: None)
+    monkeypatch.setattr(labs, "calibrate_method", calibrate)
+    monkeypatch.setattr(labs, "race_methods", race)
+    monkeypatch.setattr(SizesLab, "model", lambda *_: None)
     options = ["--suite", suite_of(folder, 6), "--limit", "2", "--out", str(folder / "out"), *given]
-    return Lab(common.parser("").parse_args(options)), asked
+    return SizesLab(given_of("unispec", "table13", *options)), asked
 
 
 def test_a_lab_calibrates_each_method_in_its_way_on_texts_of_the_race(tmp_path: Path, monkeypatch: Any) -> None:
@@ -178,7 +180,7 @@ def test_a_lab_calibrates_each_method_in_its_way_on_texts_of_the_race(tmp_path: 
     by_runs, ours = asked
     assert by_runs["methods"] == ["unispec:paper@fixed:1", "unispec:paper@fixed:64", "unispec:paper@fixed:128"]
     assert (ours["method"], ours["prompts"], ours["seconds"]) == ("unispec", 8, 20.0)
-    raced = {prompt.key for prompt in open_suite(lab.options.suite, limit=2).prompts}
+    raced = {prompt.key for prompt in open_suite(lab.given.suite, limit=2).prompts}
     for one, count in ((by_runs, 5), (ours, 8)):
         assert (one["max_new_tokens"], one["temperature"]) == (9, 0.0)
         keys = {prompt.key for prompt in open_suite(one["suite"]).prompts}
@@ -199,14 +201,12 @@ def test_a_lab_calibrates_each_method_in_its_way_on_texts_of_the_race(tmp_path: 
 
 
 @pytest.mark.slow
-def test_an_interrupted_calibration_goes_on_with_its_runs(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_an_interrupted_calibration_goes_on_with_its_runs(tmp_path: Path) -> None:
     given = ["--model", "pocket", "--dtype", "float32", "--suite", "dictspec", "--langs", "en", "--limit", "1"]
-    given += ["--max-new-tokens", "6", "--calibration-runs", "2", "--out", str(tmp_path / "out"), "--json"]
-    monkeypatch.setattr(sys, "argv", ["papers/unispec/table14_setup.py", *given])
+    given += ["--max-new-tokens", "6", "--calibration-runs", "2", "--out", str(tmp_path / "out")]
     found = []
     for _ in range(2):
-        table14_setup.main()
-        found.append(json.loads(capsys.readouterr().out.splitlines()[-1])["calibrated"]["unispec:paper"])
+        found.append(shown("unispec", "table14", *given)["calibrated"]["unispec:paper"])
         (tmp_path / "out" / "calibrated.json").unlink()
     assert found[0] == found[1], "seconds, too: nothing was measured again"
     assert found[0]["sizes"] == [1, 128]
@@ -253,31 +253,29 @@ def calibrated(nodes: int, took: float, slow: float = 1.0) -> Calibration:
 
 def test_calibrations_are_held_against_each_other() -> None:
     for nodes, agrees in (((5, 10, 5, 20), True), ((10, 10, 10, 10), False)):
-        found = figure5_sizes.report(
+        found = figures.testbeds(
             {(f"S{n}", "pocket"): calibrated(g, 3.0) for n, g in enumerate(nodes)}, "unispec:paper"
         )
         assert found.claims[0].agrees is agrees
     for first, agrees in ((10, True), (0, False)):
-        every = {
-            n: calibrated(size, 3.0 + n) for n, size in zip(figure6_samples.COUNTS, (first, *[10] * 4), strict=True)
-        }
-        found = figure6_samples.report({"unispec:paper": every, "auto": every})
+        every = {n: calibrated(size, 3.0 + n) for n, size in zip(figures.COUNTS, (first, *[10] * 4), strict=True)}
+        found = figures.samples({"unispec:paper": every, "auto": every})
         assert [one.agrees for one in found.claims] == [agrees, True] * 2
         assert len(found.panels) == 4
 
 
 def test_testbeds_and_models_of_several_runs_are_one_figure(tmp_path: Path) -> None:
     settings = {("S1", "a"): 5, ("S1", "b"): 10, ("S2", "a"): 20}
-    found = figure5_sizes.report({at: calibrated(size, 3.0) for at, size in settings.items()}, "unispec:paper")
+    found = figures.testbeds({at: calibrated(size, 3.0) for at, size in settings.items()}, "unispec:paper")
     assert [row[:2] for row in found.tables[0][1]] == [("S1, a", "5"), ("S1, b", "10"), ("S2, a", "20")]
     best = found.panels[0]
     assert best.names == ["S1", "S2"]
     assert {curve.name: curve.points for curve in best.curves} == {"a": [(0, 5), (1, 20)], "b": [(0, 10)]}
     draw(tmp_path / "sizes.svg", found.panels)
     assert all(name in (tmp_path / "sizes.svg").read_text() for name in ("<!-- S1 -->", "<!-- S2 -->"))
-    assert figure5_sizes.placed("S1", "pocket") == ("S1", "pocket")
-    assert figure5_sizes.placed("S1/b", "pocket") == ("S1", "b")
-    alone = figure5_sizes.report({("S1", "a"): calibrated(5, 3.0)}, "unispec:paper")
+    assert figures.placed("S1", "pocket") == ("S1", "pocket")
+    assert figures.placed("S1/b", "pocket") == ("S1", "b")
+    alone = figures.testbeds({("S1", "a"): calibrated(5, 3.0)}, "unispec:paper")
     assert alone.claims == [], "one device differs from none"
 
 
@@ -285,12 +283,12 @@ def test_testbeds_and_models_of_several_runs_are_one_figure(tmp_path: Path) -> N
 def test_curves_of_several_devices_are_held_against_each_other(slow: float, agrees: bool) -> None:
     made = {"A100": calibrated(10, 3.0), "A40": calibrated(5, 3.0, slow)}
     devices = {name: Runs(**vars(one), whole=one.seconds) for name, one in made.items()}
-    found = figure2_curves.report(devices, "unispec:paper")
+    found = figures.by_size(devices, "unispec:paper")
     assert found.claims[-1].agrees is agrees
     assert [len(panel.curves) for panel in found.panels] == [2, 2]
     assert len(found.tables[0][1]) == 6
     with pytest.raises(ValueError, match="A100 was not calibrated by runs"):
-        figure2_curves.by_runs("A100", made["A100"])
+        figures.by_runs("A100", made["A100"])
 
 
 @pytest.mark.parametrize("runs", [3, 10])
@@ -298,10 +296,10 @@ def test_the_setup_says_what_each_part_finds(runs: int) -> None:
     sizes, tokens, seconds = measurements(runs)
     best = best_size(cubic(sizes, tokens), spline(sizes, seconds), 1, 128)
     found = Runs(nodes=best, sizes=sizes, tokens=tokens, seconds=seconds, whole=seconds, took=1.0)
-    shown = table14_setup.report(found, "unispec:paper")
+    shown = figures.setup(found, "unispec:paper")
     parts = {row[0]: row[2] for row in shown.tables[0][1]}
     assert parts["output"] == f"g* = {best}"
     assert parts["f_time(g)"].endswith(f"over {runs} runs")
     assert [claim.agrees for claim in shown.claims] == [True]
     level = Runs(nodes=1, sizes=[1, 9], tokens=[1.0, 1.0], seconds=[1.0, 1.0], whole=[1.0, 1.0], took=1.0)
-    assert "level over 2 runs" in table14_setup.report(level, "plain").markdown
+    assert "level over 2 runs" in figures.setup(level, "plain").markdown

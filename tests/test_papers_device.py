@@ -22,6 +22,7 @@ from papers.device.findings import KEY, Finding
 from papers.device.parts import KINDS, SMALL, Sizes, parts_of, read_tests, specs
 from papers.device.running import DONE, FAILED, NOT_RUN, OVER, Kept, Part, Record, run_all
 from papers.device.tables import notes, tables
+from papers.driver import run
 
 ROOT = Path(__file__).resolve().parent.parent
 SAY = "import json; print('warned'); print(json.dumps({'what': 'one', 'n': 1}), flush=True); "
@@ -264,7 +265,7 @@ def script(given: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setattr(sys, "argv", ["papers/device/__main__.py", "--small", "--device", "cpu", *given])
-    device.main()
+    run("device", device.__doc__, device.ITEM)
     return capsys.readouterr().out.splitlines()
 
 
@@ -324,5 +325,5 @@ def test_bad_options_are_told(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(SystemExit, match=said):
         script(["--out", str(tmp_path / "device.json"), *given], monkeypatch, capsys)

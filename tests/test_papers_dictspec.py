@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from paceline.vocabulary import Vocabulary
 from paceline_lab import NgramCounts
-from papers.common import Claim
-from papers.dictspec import figure1_fertility, figure2_sizes, figure3_orders, sweep, table3_fertility, table4_best
+from paper_items import shown
+from papers.dictspec import fertility as tokens_per_word
+from papers.dictspec import sweep
+from papers.dictspec import swept as shows
 from papers.dictspec.data import fertility
 from papers.dictspec.numbers import FERTILITY, paper_name
 from papers.dictspec.sweep import Settings, best, read
+from papers.report import Claim
 from thinning import thinned
 from tokenizer_kinds import REAL, byte_level, tokenizer_of, unigram, wrapped
 
@@ -63,7 +65,7 @@ def settings(place: Path, **others: Any) -> Settings:
 
 @pytest.fixture(scope="module")
 def swept(place: Path) -> Any:
-    sweep.sweep(place / "whole", settings(place), 1, QUIET)
+    sweep.made(place / "whole", settings(place), 1, QUIET)
     return read(place / "whole")
 
 
@@ -92,6 +94,7 @@ def test_every_cell_is_there_and_its_text_was_not_counted(swept: Any, place: Pat
 
 def test_a_sweep_that_was_stopped_goes_on(place: Path, swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     out, kept, made = place / "stopped", sweep.measure, list[Any]()
+    few = settings(place, orders=(1,), sizes=(20,), min_probabilities=(0.2,), rules=("token",))
 
     def measure(job: Any) -> Any:
         if len(made) == 2:
@@ -101,14 +104,15 @@ def test_a_sweep_that_was_stopped_goes_on(place: Path, swept: Any, monkeypatch: 
 
     monkeypatch.setattr(sweep, "measure", measure)
     with pytest.raises(KeyboardInterrupt):
-        sweep.sweep(out, settings(place), 1, QUIET)
+        sweep.made(out, few, 1, QUIET)
     first = {file: file.stat().st_mtime_ns for file in out.rglob("*") if file.is_file()}
     assert len(first) == 1 + 2 * 2 + 2
     monkeypatch.setattr(sweep, "measure", kept)
     with pytest.raises(ValueError, match="is missing; the same sweep makes it"):
         read(out)
-    sweep.sweep(out, settings(place), 1, QUIET)
-    assert read(out).equals(swept)
+    sweep.made(out, few, 1, QUIET)
+    whole = swept[(swept.order == 1) & (swept["size"] == 20) & (swept.min_probability == 0.2) & (swept.rule == "token")]
+    assert read(out).equals(whole.reset_index(drop=True))
     assert {file: file.stat().st_mtime_ns for file in first} == first
 
 
@@ -128,14 +132,14 @@ def test_another_sweep_in_the_same_folder_is_refused(
 ) -> None:
     monkeypatch.chdir(place)
     with pytest.raises(ValueError, match="holds another sweep") as refused:
-        sweep.sweep(place / "whole", settings(place, **others), 1, QUIET)
+        sweep.made(place / "whole", settings(place, **others), 1, QUIET)
     assert said in str(refused.value)
 
 
 def test_a_folder_of_something_else_is_left_alone(place: Path, tmp_path: Path) -> None:
     (tmp_path / "letters.txt").write_text("mine")
     with pytest.raises(ValueError, match="is there and is no sweep"):
-        sweep.sweep(tmp_path, settings(place), 1, QUIET)
+        sweep.made(tmp_path, settings(place), 1, QUIET)
     assert [file.name for file in tmp_path.iterdir()] == ["letters.txt"]
 
 
@@ -145,7 +149,7 @@ def test_a_folder_of_something_else_is_left_alone(place: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_workers_find_what_one_finds(place: Path, swept: Any) -> None:
     """By default workers run in the test below, and one process in those above."""
-    sweep.sweep(place / "crew", settings(place, texts={"uk": [str(place / "uk.txt")]}), 2, QUIET)
+    sweep.made(place / "crew", settings(place, texts={"uk": [str(place / "uk.txt")]}), 2, QUIET)
     assert read(place / "crew").equals(swept[swept.language == "uk"].reset_index(drop=True))
     assert not multiprocessing.active_children()
 
@@ -166,7 +170,7 @@ def test_a_sweep_that_ends_leaves_no_process_behind(ended: Any, place: Path, tmp
     """Workers that outlived it would keep its standard output open, and it would be read for a minute."""
     (tmp_path / "sitecustomize.py").write_text(HELD)
     paths = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "src")))
-    command = [sys.executable, "-m", "papers.dictspec.sweep", "--out", str(tmp_path / "out"), "--workers", "2"]
+    command = [sys.executable, "-m", "papers.dictspec", "sweep", "--out", str(tmp_path / "out"), "--workers", "2"]
     command += ["--tokenizers", "pocket", str(place / "bytes"), "--texts", f"uk={place / 'uk.txt'}"]
     command += ["--sizes", "9", "--orders", "1", "--test-words", "200"]
     with subprocess.Popen(
@@ -221,13 +225,13 @@ def claims(cells: Any) -> list[Claim]:
     """What all scripts say of them."""
     found, means = best(cells), cells.pivot_table(index="size", columns="min_probability", values="speed_up")
     return [
-        *table4_best.compared(found, "crh-Cyrl", "uk", "more"),
-        *table4_best.compared(found, "crh-Latn", "uk", "not here"),
-        *figure1_fertility.correlated(found, "correlated", "fertility"),
-        *figure2_sizes.flattens(means),
-        *figure2_sizes.falls(means),
-        *figure3_orders.at_best(best(cells, "order")),
-        *figure3_orders.cell_by_cell(cells),
+        *shows.compared(found, "crh-Cyrl", "uk", "more"),
+        *shows.compared(found, "crh-Latn", "uk", "not here"),
+        *shows.correlated(found, "correlated", "fertility"),
+        *shows.flattens(means),
+        *shows.falls(means),
+        *shows.at_best(best(cells, "order")),
+        *shows.cell_by_cell(cells),
     ]
 
 
@@ -252,35 +256,33 @@ def test_what_went_otherwise_is_named() -> None:
 
 
 def test_sizes_are_averaged_over_languages_and_in_each() -> None:
-    found = dict(figure2_sizes.averages(made(PAIRS, PER_WORD)))
+    found = dict(shows.averages(made(PAIRS, PER_WORD)))
     assert list(found) == ["all languages", "uk", "crh-Cyrl"]
     assert np.allclose(found["all languages"], (found["uk"] + found["crh-Cyrl"]) / 2)
     alone = {pair: table for pair, table in PAIRS.items() if pair[1] == "uk"}
-    assert list(dict(figure2_sizes.averages(made(alone, PER_WORD[::2])))) == ["uk"]
+    assert list(dict(shows.averages(made(alone, PER_WORD[::2])))) == ["uk"]
 
 
 def test_the_identity_is_computed_of_every_dictionary(swept: Any) -> None:
-    one = table4_best.identity(swept)
+    one = shows.identity(swept)
     assert one.agrees
     assert f"in {len(swept)} dictionaries" in one.ours
     wrong = swept.assign(coverage=swept.coverage.where(swept.index != 7, 0.9))
-    assert not table4_best.identity(wrong).agrees
+    assert not shows.identity(wrong).agrees
 
 
 def test_rules_are_held_against_each_other_dictionary_by_dictionary() -> None:
     token, paper = made(PAIRS, PER_WORD).assign(rule="token"), made(PAIRS, PER_WORD).assign(rule="paper")
     paper.steps += 10
     paper.loc[0, "steps"] = 1
-    (said,) = table4_best.rules(
-        pd.concat([token, paper], ignore_index=True).assign(speed_up=lambda all: 1000 / all.steps)
-    )
+    (said,) = shows.rules(pd.concat([token, paper], ignore_index=True).assign(speed_up=lambda all: 1000 / all.steps))
     assert f"fewer steps than whole endings in {len(token) - 1} of {len(token)} dictionaries and more in 1" in said
-    assert list(table4_best.rules(token)) == []
+    assert list(shows.rules(token)) == []
 
 
 def test_the_paper_s_own_tables_give_its_correlation() -> None:
     """Figure 1 states r = 0.72 and p = 0.002 of numbers that the tables round to two digits."""
-    assert "r = 0.73, p = 0.002, 15 points" in figure1_fertility.of_the_paper()
+    assert "r = 0.73, p = 0.002, 15 points" in shows.of_the_paper()
 
 
 def test_correlations_leave_out_what_the_paper_has_not() -> None:
@@ -289,15 +291,15 @@ def test_correlations_leave_out_what_the_paper_has_not() -> None:
     )}  # fmt: skip
     cells = best(made(pairs, [2.0 + n / 10 for n in range(9)]))
     found = cells.assign(stated=cells.fertility, parallel=cells.fertility)
-    points = [one.ours.split(", ")[-1] for one in figure1_fertility.claims(found, "entries token")]
+    points = [one.ours.split(", ")[-1] for one in shows.correlations(found, "entries token")]
     assert points == ["9 points", "6 points", "3 points"]
-    notes = " ".join(figure1_fertility.notes(found))
+    notes = " ".join(shows.absent_notes(found))
     assert "Qwen 3.5 (qwen2-2.5-3 stands in); here and not kin to the paper's: gpt2" in notes
     assert "for no language that of the test text" in notes
 
 
 def test_steps_per_word_compare_tokenizers() -> None:
-    first, _ = table4_best.steps_per_word(best(made(PAIRS, PER_WORD)))
+    first, _ = shows.steps_per_word(best(made(PAIRS, PER_WORD)))
     assert "mistral-v3 2.50 and 1.74, llama3 2.50 and 1.81" in first
     assert first.endswith("with one, llama3 takes fewer than mistral-v3 without")
 
@@ -307,16 +309,11 @@ def test_of_equal_dictionaries_the_smallest_is_best() -> None:
     assert best(cells)[["order", "size"]].to_numpy().tolist() == [[1, 10]]
 
 
-@pytest.mark.parametrize(
-    "name", ["table2_corpora", "table4_best", "figure1_fertility", "figure2_sizes", "figure3_orders"]
-)
-def test_scripts_print_note_and_draw(
-    name: str, place: Path, swept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+@pytest.mark.parametrize("name", ["table2", "table4", "figure1", "figure2", "figure3"])
+def test_items_print_note_and_draw(name: str, place: Path, swept: Any, tmp_path: Path, capsys: Any) -> None:
     svg, note = tmp_path / "a.svg", tmp_path / "a.md"
     drawing = ["--svg", str(svg)] if name.startswith("figure") else []
-    monkeypatch.setattr(sys, "argv", [name, str(place / "whole"), "--note", str(note), "--json", *drawing])
-    import_module(f"papers.dictspec.{name}").main()
+    shown("dictspec", name, place / "whole", "--note", note, "--json", *drawing)
     *lines, last = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("|") for line in lines) > 3
     assert "\n".join(lines[2:]) in note.read_text(encoding="utf8")
@@ -376,7 +373,7 @@ def test_a_tokenizer_of_the_paper_is_known_by_its_name(name: str, paper: str | N
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder of two tokenizers: one has a token per byte, the other a token per word. Of running text the last
     hundred words are enough."""
-    monkeypatch.setattr(table3_fertility, "TAIL", 100)
+    monkeypatch.setattr(tokens_per_word, "TAIL", 100)
     folder = tmp_path / "data"
     bytes_alone().save_pretrained(folder / "tokenizers" / "llama3")
     names = ["<unk>", "the", "тех", *"線中"]
@@ -396,16 +393,14 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def table3(monkeypatch: pytest.MonkeyPatch, capsys: Any, *given: object) -> tuple[str, dict[str, Any]]:
-    """What is printed for people, and the object in the last line."""
-    monkeypatch.setattr(sys, "argv", ["table3", *map(str, given), "--json"])
-    table3_fertility.main()
-    *lines, last = capsys.readouterr().out.splitlines()
-    return "\n".join(lines), json.loads(last)
+def table3(capsys: Any, *given: object) -> tuple[str, dict[str, Any]]:
+    """What is printed for people, and the data."""
+    found = shown("dictspec", "table3", *given)
+    return capsys.readouterr().out, found
 
 
-def test_all_tokenizers_and_texts_of_the_data_folder_are_counted(data: Path, monkeypatch: Any, capsys: Any) -> None:
-    out, said = table3(monkeypatch, capsys, "--data", data)
+def test_all_tokenizers_and_texts_of_the_data_folder_are_counted(data: Path, capsys: Any) -> None:
+    out, said = table3(capsys, "--data", data)
     by_byte = {lang: one["tokens"] / one["words"] for lang, one in said["fertility"]["llama3"].items()}
     # bytes: "the the" is 7 and "the" 3, of 3 words; "тех тех" is 13, of 2 words
     assert by_byte == {"crh-Cyrl": 6.5, "crh-Latn": 3.0, "en": 10 / 3, "zh": 3.0}
@@ -417,13 +412,11 @@ def test_all_tokenizers_and_texts_of_the_data_folder_are_counted(data: Path, mon
     assert "in the paper and not here: Gemma 3, Mistral, Mistral NeMo, Qwen 3.5" in out
 
 
-def test_named_texts_are_read_alone_and_those_of_a_language_together(
-    data: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_named_texts_are_read_alone_and_those_of_a_language_together(data: Path, tmp_path: Path, capsys: Any) -> None:
     for name, text in {"a.txt": "the", "b.txt": "\ufeffthe the\r\nthe\r\n", "c.txt": "線 線"}.items():
         (tmp_path / name).write_text(text, encoding="utf8", newline="")
     named = [f"xx={tmp_path / 'a.txt'}", f"ja={tmp_path / 'c.txt'}", f"xx={tmp_path / 'b.txt'}"]
-    out, said = table3(monkeypatch, capsys, "--data", data, "--tokenizers", "llama3", "pocket", "--texts", *named)
+    out, said = table3(capsys, "--data", data, "--tokenizers", "llama3", "pocket", "--texts", *named)
     counted = said["fertility"]["llama3"]
     assert (counted["xx"]["tokens"], counted["xx"]["words"]) == (3 + 7 + 3, 4), "no byte-order mark and no line's end"
     assert (counted["ja"]["tokens"], counted["ja"]["characters"]) == (7, 3)
@@ -450,7 +443,7 @@ def test_a_mistake_is_told_in_one_sentence(
     (tmp_path / "good").write_text("a word")
     (tmp_path / "blank").write_text(" \n\t\n")
     with pytest.raises(ValueError, match=sentence):
-        table3(monkeypatch, capsys, *given)
+        table3(capsys, *given)
 
 
 KNOWN = {

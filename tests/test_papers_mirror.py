@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,13 @@ from paceline.drafters import make_drafter
 from paceline.drafters.networks.mirror.place import usable_cores
 from paceline_lab import Summary
 from paceline_lab.bench.run.ours import parted
-from papers.common import Claim
+from paper_items import STEADY, asked, shown
 from papers.mirror import batch, objectives, tasks
-from papers.mirror.common import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, parser, ratio_of, two
+from papers.mirror.drafts import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, ratio_of, two
+from papers.report import Claim
 from thinning import thinned
 
-QUICK: dict[str, Any] = {
-    "peers": (),
-    "languages": ("en",),
-    "tasks": ("qa", "mt_bench"),
-    "degenerate": False,
-    "stall": False,
-    "noise": 0.01,
-    "joules": False,
-    "prompts": 4,
-    "repeats": 1,
-}
+QUICK = STEADY | {"tasks": ("qa", "mt_bench"), "languages": ("en",), "prompts": 4}
 BOTH = Two("m", "v")
 Paces = Mapping[str, float]
 """How many times as long entries take."""
@@ -85,11 +75,11 @@ def test_there_is_no_ratio_of_what_did_not_happen(made: Any) -> None:
 
 def test_both_ways_draft_alike() -> None:
     core = usable_cores()[0]
-    given = parser("").parse_args(["--draft-device", f"{core}"])
+    given = asked("mirror", "batch", "--draft-device", core)
     found = two(given, "pocket-draft+ballast:6M", 4)
     assert found.mirror == f"mirror:model='pocket-draft+ballast:6M',gamma=4,device='{core}'@fixed:4"
     assert found.vanilla == "assistant:model='pocket-draft+ballast:6M',length=4@fixed:4"
-    published = two(parser("").parse_args(["--method", PUBLISHED]), "d", GAMMA)
+    published = two(asked("mirror", "batch", "--method", PUBLISHED), "d", GAMMA)
     assert published == ("mirror:paper,model='d',gamma=7@fixed:7", "assistant:model='d',length=7,noise=none@fixed:7")
     for one in (*found, *published):
         make_drafter(parted(one)[0])
@@ -216,67 +206,60 @@ def process(lm: LanguageModel) -> Iterator[None]:
 
 
 @pytest.fixture
-def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any, capsys: Any) -> Any:
-    """Runs a script on `pocket` without a data folder, and gives what it prints as data."""
+def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any) -> Any:
+    """Runs an item on `pocket` without a data folder, and gives what it shows as data."""
     monkeypatch.setattr(paceline, "load", lambda *_, **__: lm)
     (tmp_path / "empty").mkdir()
 
-    def run(main: Callable[[], None], *given: str) -> dict[str, Any]:
-        usual = ["--model", "pocket", "--draft", "pocket-draft", "--limit", "1", "--max-new-tokens", "4"]
-        where = ["--langs", "en", "--data", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]
-        monkeypatch.setattr(sys, "argv", ["script.py", *usual, *where, "--json", *given])
-        main()
-        found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-        return found
-
-    return run
+    usual = "--model", "pocket", "--draft", "pocket-draft", "--limit", "1", "--max-new-tokens", "4"
+    usual = *usual, "--langs", "en", "--data", str(tmp_path / "empty"), "--out", str(tmp_path / "out")
+    return lambda item, *given: shown("mirror", item, *usual, *given)
 
 
 @pytest.mark.usefixtures("process")
 @pytest.mark.parametrize(
-    ("main", "given", "raced"),
+    ("item", "given", "raced"),
     thinned(
         [
-            (objectives.main, ["--gamma", "1", "3"], ["pocket-draft"]),
-            (batch.main, ["--gamma", "2", "--batch", "1", "2"], ["batch 1", "batch 2"]),
-            (tasks.main, ["--gamma", "2", "--rivals"], ["T=0", "T=1"]),
+            ("objectives", ["--gamma", "1", "3"], ["pocket-draft"]),
+            ("batch", ["--gamma", "2", "--batch", "1", "2"], ["batch 1", "batch 2"]),
+            ("tasks", ["--gamma", "2", "--rivals"], ["T=0", "T=1"]),
         ]
     ),
-    ids=["objectives", "batch", "tasks"],
 )
-def test_a_script_runs(main: Any, given: list[str], raced: list[str], run: Any, tmp_path: Path) -> None:
+def test_a_script_runs(item: str, given: list[str], raced: list[str], run: Any, tmp_path: Path) -> None:
     """Without Spec-Bench: stories stand in, and that is told."""
-    found = run(main, *given, "--svg", str(tmp_path / "a.svg"))
+    found = run(item, *given, "--svg", str(tmp_path / "a.svg"))
     assert [*found["runs"]] == raced
     assert found["claims"]
     assert not any("could not be measured" in note or "otherwise than plain" in note for note in found["notes"])
     assert any("beginnings of stories stand in" in note for note in found["notes"])
     assert "<svg" in (tmp_path / "a.svg").read_text()
-    if main is tasks.main:
+    if item == "tasks":
         assert any(entry.startswith("redrafter:") for entry in found["runs"]["T=0"]["entries"]), "it has a head"
 
 
 def test_tasks_are_the_paper_s_where_they_are_here(run: Any, tmp_path: Path) -> None:
     rows = [{"question_id": n, "category": kind, "turns": [f"Say {n}."]} for n, kind in enumerate(("qa", "writing"))]
     (tmp_path / "empty" / "spec_bench_question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = tasks.options().parse_args(["--data", str(tmp_path / "empty"), "--model", "pocket"])
+    found = asked("mirror", "tasks", "--data", tmp_path / "empty", "--model", "pocket")
     lab = tasks.Lab(found)
     assert tasks.prompts(lab)["tasks"] == [*tasks.TASKS]
     assert [*tasks.categories(lab).values()] == ["mt_bench, writing"]
     found.tasks = ["qa"]
     assert tasks.prompts(lab)["tasks"] == ["qa"]
-    assert lab.out.name.startswith("mirror-"), "another paper has a script of this name"
+    assert lab.out.name == "mirror-tasks--pocket"
 
 
 @pytest.mark.parametrize(
-    ("main", "given", "told"),
+    ("item", "given", "told"),
     [
-        (objectives.main, ["--gamma", "2", "0"], "--gamma must be at least 1, not 0"),
-        (batch.main, ["--gamma", "0"], "--gamma must be at least 1, not 0"),
-        (batch.main, ["--batch", "0"], "--batch must be at least 1"),
-        (tasks.main, ["--head", "nowhere"], "there is no head in nowhere"),
+        ("objectives", ["--gamma", "2", "0"], "--gamma must be at least 1, not 0"),
+        ("batch", ["--gamma", "0"], "--gamma must be at least 1, not 0"),
+        ("batch", ["--batch", "0"], "--batch must be at least 1"),
+        ("tasks", ["--head", "nowhere"], "there is no head in nowhere"),
     ],
 )
-def test_mistakes_are_told(main: Any, given: list[str], told: str, run: Any) -> None:
+def test_mistakes_are_told(item: str, given: list[str], told: str, run: Any) -> None:
     with pytest.raises(ValueError, match=told):
-        run(main, *given)
+        run(item, *given)

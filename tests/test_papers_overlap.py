@@ -1,8 +1,6 @@
 """Overlap of vocabularies: tokens are compared as bytes, whatever their tokenizers write for a space, and the paper's
 tokenizers have the overlap that they have."""
 
-import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from paceline.vocabulary import Vocabulary
-from papers.bielik import overlap
-from papers.bielik.overlap import Overlap, Tokens, claims
+from paper_items import shown
+from papers.bielik.overlap import Overlap, Tokens, claims, overlap
 from tokenizer_kinds import BYTES, FUSE, REAL, SPACE, sequence, wrapped
 
 TEXT = {"pl": ["ba ba", " a"]}
@@ -53,7 +51,7 @@ def test_an_overlap_is_of_tokens_ids_and_text(both: tuple[Tokens, Tokens]) -> No
     """The first writes "ba ba" as b, a, " " and so on: all of it is in the second. The second has "ba", and the first
     does not: of ba, " ", ba and " a" half is in the first."""
     one, other = both
-    there, back = overlap.overlap(one, other), overlap.overlap(other, one)
+    there, back = overlap(one, other), overlap(other, one)
     assert one.used["pl"] == {b"b": 2, b"a": 2, b" ": 1, b" a": 1}
     assert there.texts == {"pl": 1.0}
     assert other.used["pl"] == {b"ba": 2, b" ": 1, b" a": 1}
@@ -65,7 +63,7 @@ def test_an_overlap_is_of_tokens_ids_and_text(both: tuple[Tokens, Tokens]) -> No
 
 def test_a_tokenizer_overlaps_itself(both: tuple[Tokens, Tokens]) -> None:
     for one in both:
-        found = overlap.overlap(one, one)
+        found = overlap(one, one)
         assert found.share == found.texts["pl"] == 1
         assert found.equal_ids == found.tokens
 
@@ -103,20 +101,16 @@ def test_the_papers_words_are_held_against_numbers(pairs: Mapping[str, Overlap],
 # --- the script
 
 
-def run(given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    monkeypatch.setattr(sys, "argv", ["papers/bielik/overlap.py", *given, "--json"])
-    overlap.main()
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+def run(given: list[str]) -> dict[str, Any]:
+    found = shown("bielik", "overlap", *given)
     return found | {"pairs": {(one["target"], one["drafter"]): one for one in found["pairs"]}}
 
 
-def test_folders_and_bundled_models_are_compared(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_folders_and_bundled_models_are_compared(tmp_path: Path) -> None:
     in_bytes().save_pretrained(tmp_path / "bytes")
     (tmp_path / "pl.txt").write_text("ba ba " * 50, encoding="utf8")
     given = ["--tokenizers", str(tmp_path / "bytes"), "pocket", "--texts", f"pl={tmp_path / 'pl.txt'}"]
-    found = run([*given, "--characters", "12"], monkeypatch, capsys)
+    found = run([*given, "--characters", "12"])
     assert found["pairs"].keys() == {("bytes", "pocket"), ("pocket", "bytes")}
     assert found["notes"][1] == "pl: 12 characters of 1 files"
     assert 0 < found["pairs"]["bytes", "pocket"]["texts"]["pl"] <= 1
@@ -126,7 +120,7 @@ def test_folders_and_bundled_models_are_compared(
     ("given", "said"),
     [
         (["--tokenizers", "pocket"], "an overlap is of two tokenizers"),
-        (["--characters", "0"], "--characters must be more than 0"),
+        (["--characters", "0"], "--characters must be at least 1"),
         (["--texts", "pl=empty.txt"], "nothing but white space"),
     ],
 )
@@ -135,17 +129,16 @@ def test_bad_options_are_told(given: list[str], said: str, monkeypatch: pytest.M
     (tmp_path / "empty.txt").write_text(" \n")
     (tmp_path / "text.txt").write_text("ba")
     usual = [] if "--texts" in given else ["--texts", "pl=text.txt"]
-    monkeypatch.setattr(sys, "argv", ["overlap", *usual, *given])
     with pytest.raises(ValueError, match=said):
-        overlap.main()
+        shown("bielik", "overlap", *usual, *given)
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="real tokenizers are not here: ../shared/data/tokenizers is absent")
-def test_the_papers_target_and_drafter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_papers_target_and_drafter() -> None:
     """The intersection is most of the target's vocabulary and nearly all of its Polish text, and few ids are equal."""
     text = REAL.parent / "parallel" / "pl.txt"
     given = ["--data", str(REAL.parent), "--tokenizers", "bielik-v2", "qwen2-2.5-3", "--texts", f"pl={text}"]
-    found = run(given, monkeypatch, capsys)["pairs"]["bielik-v2", "qwen2-2.5-3"]
+    found = run(given)["pairs"]["bielik-v2", "qwen2-2.5-3"]
     assert found["shared"] / found["tokens"] == pytest.approx(0.918, abs=0.002)
     assert found["texts"]["pl"] == pytest.approx(0.988, abs=0.002)
     assert found["equal_ids"] == 8

@@ -6,9 +6,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,31 +22,18 @@ from paceline.api.model import LanguageModel
 from paceline.drafters.networks.redrafter.checkpoint import write_head
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline_lab import Summary
+from paper_items import STEADY, asked, shown
+from papers.lab import Lab, conditions
 from papers.redrafter import arrivals, beams, labels, packing, shape, tasks
-from papers.redrafter.common import METHOD, OWN, conditions, parser, per_request, spec, with_suite, written
+from papers.redrafter.heads import METHOD, OWN, need_head, spec
 from papers.redrafter.unpacked import unpacked
+from papers.speeds import best, per_request, written
 from runs import made_run
 from thinning import thinned
 
 UNPACKED = Path(packing.__file__).with_name("unpacked.py")
-QUICK: dict[str, Any] = {
-    "peers": (),
-    "languages": ("en", "pl"),
-    "tasks": ("qa",),
-    "degenerate": False,
-    "stall": False,
-    "noise": 0.01,
-    "joules": False,
-    "prompts": 3,
-    "repeats": 1,
-}
-MAINS: dict[str, Callable[[], None]] = {
-    "tasks": tasks.main,
-    "arrivals": arrivals.main,
-    "beams": beams.main,
-    "shape": shape.main,
-    "packing": packing.main,
-}
+QUICK = STEADY | {"tasks": ("qa",), "languages": ("en", "pl"), "prompts": 3}
+ITEMS = "tasks", "arrivals", "beams", "shape", "packing"
 
 
 # --- packing
@@ -112,7 +97,7 @@ def test_counts_have_percentiles() -> None:
     assert packing.claims({2: counts[2]}, {}, {}) == []
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", thinned([1.0, 0.0]))
 def test_unpacked_beams_write_the_same_text_and_are_all_scored(
     temperature: float, lm: LanguageModel, heads: Path
 ) -> None:
@@ -157,8 +142,8 @@ def test_the_paper_s_labels_gain_what_it_says() -> None:
 
 
 def test_the_paper_s_best_widths() -> None:
-    best = {batch: beams.best(dict(zip(beams.PAPER_WIDTHS, row, strict=False))) for batch, row in beams.TABLE5.items()}
-    assert (best[1], best[80]) == (64, 2)
+    widths = {batch: best(dict(zip(beams.PAPER_WIDTHS, row, strict=False))) for batch, row in beams.TABLE5.items()}
+    assert (widths[1], widths[80]) == (64, 2)
     assert [len(row) for row in beams.TABLE5.values()] == [7] * 7 + [3]
 
 
@@ -254,26 +239,17 @@ def test_arrivals_are_compared_with_the_slowest_rate(tmp_path: Path) -> None:
 # --- options
 
 
-def options(*given: str) -> Any:
-    return with_suite(parser("")).parse_args(given)
-
-
 def test_methods_name_width_length_and_head() -> None:
-    assert spec(options(), 4, 3) == "redrafter:paper,width=4,length=3"
-    assert spec(options("--head", "a b"), 1, 2, method=OWN) == "redrafter:width=1,length=2,head='a b'"
+    assert spec(asked("redrafter", "packing"), 4, 3) == "redrafter:paper,width=4,length=3"
+    assert (
+        spec(asked("redrafter", "packing", "--head", "a b"), 1, 2, method=OWN)
+        == "redrafter:width=1,length=2,head='a b'"
+    )
 
 
 def test_how_texts_are_written_is_told() -> None:
-    bundled: Any = SimpleNamespace(bundled=True)
-    assert len(conditions(bundled, [0.0], "x")) == 2
-    assert len(conditions(bundled, [0.0, 1.0], "x")) == 3
-    assert conditions(SimpleNamespace(bundled=False), [0.0], "x") == ["texts are written at temperature 0; x"]  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("given", ["truth", "truth=", "=a", "wrong=a"])
-def test_a_head_without_a_label_is_told(given: str) -> None:
-    with pytest.raises(Exception, match="name a label"):
-        labels.named_head(given)
+    assert len(conditions([0.0], "x", "pocket+ballast:500M")) == 2
+    assert conditions([0.0, 1.0], "x", "llama") == ["texts are written at temperature 0 and 1; x"]
 
 
 @pytest.fixture(scope="module")
@@ -292,25 +268,19 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any, capsys: Any) -> Any:
-    """Runs a script on `pocket` and gives what it prints as data."""
+def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any) -> Any:
+    """Runs an item on `pocket` and gives what it shows as data."""
     monkeypatch.setattr(paceline, "load", lambda *_, **__: lm)
 
-    def run(main: Callable[[], None], *given: str) -> dict[str, Any]:
-        usual = ["--model", "pocket", "--limit", "1", "--max-new-tokens", "4", "--out", str(tmp_path / "out")]
-        monkeypatch.setattr(sys, "argv", ["script.py", *usual, "--json", *given])
-        main()
-        found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-        return found
-
-    return run
+    usual = "--model", "pocket", "--limit", "1", "--max-new-tokens", "4", "--out", str(tmp_path / "out")
+    return lambda item, *given: shown("redrafter", item, *usual, *given)
 
 
-@pytest.mark.parametrize("name", MAINS)
+@pytest.mark.parametrize("name", ITEMS)
 def test_a_model_without_a_head_is_told(name: str, run: Any, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr("paceline.drafters.networks.redrafter.drafter.HEADS", tmp_path)
     with pytest.raises(ValueError, match=r"^no head for pocket comes with paceline; .* and give --head FOLDER$"):
-        run(MAINS[name])
+        run(name)
 
 
 @pytest.mark.parametrize(
@@ -319,8 +289,8 @@ def test_a_model_without_a_head_is_told(name: str, run: Any, monkeypatch: Any, t
         ("beams", ["--width", "0"], "--width must be at least 1"),
         ("beams", ["--batch", "2", "0"], "--batch must be at least 1"),
         ("shape", ["--length", "0"], "--length must be at least 1"),
-        ("arrivals", ["--qps", "0"], "--qps takes rates above 0"),
-        ("arrivals", ["--qps", "nan"], "--qps takes rates above 0"),
+        ("arrivals", ["--qps", "0"], "--qps must be more than 0"),
+        ("arrivals", ["--qps", "nan"], "--qps must be more than 0"),
         ("packing", ["--limit", "0"], "--limit must be at least 1"),
         ("tasks", ["--head", "nowhere"], "there is no head in nowhere"),
         ("tasks", ["--head", "it's"], "has a quote in its name"),
@@ -328,14 +298,14 @@ def test_a_model_without_a_head_is_told(name: str, run: Any, monkeypatch: Any, t
 )
 def test_mistakes_are_told(name: str, given: list[str], told: str, run: Any) -> None:
     with pytest.raises(ValueError, match=told):
-        run(MAINS[name], *given)
+        run(name, *given)
 
 
 def test_mistakes_in_heads_are_told(run: Any) -> None:
     with pytest.raises(ValueError, match="give two heads or more, each of another label"):
-        run(labels.main, "--heads", "truth=a", "truth=b")
+        run("labels", "--heads", "truth=a", "truth=b")
     with pytest.raises(ValueError, match="leave --head out"):
-        run(labels.main, "--heads", "truth=a", "soft=b", "--head", "a")
+        run("labels", "--heads", "truth=a", "soft=b", "--head", "a")
 
 
 # --- every script runs
@@ -361,11 +331,30 @@ def test_categories_are_tasks(tmp_path: Path) -> None:
     assert [one.task for one in tasks.alpaca_eval(folder)] == ["koala", "oasst"]
 
 
+def test_a_data_set_that_is_not_here_is_left_out(tmp_path: Path) -> None:
+    folder = data_folder(tmp_path / "data")
+    (folder / "alpaca_eval.json").unlink()
+    lab = Lab(asked("redrafter", "tasks", "--model", "pocket", "--data", folder, "--out", tmp_path / "out"))
+    assert [*tasks.datasets(lab)] == [tasks.MT_BENCH]
+    assert [note.partition(":")[0] for note in lab.notes] == ["AlpacaEval is left out"]
+    assert [*tasks.methods(lab)] == [METHOD, OWN, "assistant", "unispec", "auto", "auto with the head"]
+
+
+def test_runs_are_of_the_same_heads_alone(lm: LanguageModel, heads: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(paceline, "load", lambda *_, **__: lm)
+    lab = Lab(asked("redrafter", "labels", "--out", tmp_path / "out"))
+    for _ in range(2):
+        need_head(lab, heads / "0", heads / "1")
+    with pytest.raises(ValueError, match="has runs with other heads; give another --out"):
+        need_head(lab, heads / "1")
+
+
+@pytest.mark.slow
 def test_tasks_runs_and_says_what_is_not_here(run: Any, heads: Path, tmp_path: Path) -> None:
     folder = data_folder(tmp_path / "data")
     (folder / "alpaca_eval.json").unlink()
     svg = tmp_path / "a.svg"
-    found = run(tasks.main, "--data", str(folder), "--head", str(heads / "0"), "--width", "2", "--svg", str(svg))
+    found = run("tasks", "--data", str(folder), "--head", str(heads / "0"), "--width", "2", "--svg", str(svg))
     assert [*found["runs"]] == ["MT-Bench T=0", "MT-Bench T=1"]
     assert found["runs"]["MT-Bench T=0"]["tasks"] == ["math", "stem"], "in MT-Bench's order"
     assert any(note.startswith("AlpacaEval is left out") for note in found["notes"])
@@ -388,27 +377,28 @@ def test_a_script_runs(name: str, given: list[str], run: Any, heads: Path, tmp_p
     """Without MT-Bench: stories stand in, and that is told."""
     (tmp_path / "empty").mkdir()
     usual = "--data", str(tmp_path / "empty"), "--head", str(heads / "0"), "--langs", "en"
-    found = run(MAINS[name], *usual, *given)
+    found = run(name, *usual, *given)
     assert found["runs"]
     assert not any("could not be measured" in note or "otherwise than plain" in note for note in found["notes"])
     assert any("beginnings of stories stand in" in note for note in found["notes"])
     assert found["claims"]
     if name == "packing":
-        again = run(MAINS[name], *usual, *given, "--batch")
-        assert [*again["runs"]] == [], "what was counted is read again"
+        again = run(name, *usual, *given, "--batch")
+        assert [*again["runs"]] == ["widths"], "what was counted is read again"
         (tmp_path / "out" / "drafts.json").unlink()
-        with pytest.raises(ValueError, match="was interrupted, and its drafts are not all known"):
-            run(MAINS[name], *usual, *given)
+        with pytest.raises(ValueError, match="was interrupted, and drafts are not all known"):
+            run(name, *usual, *given)
 
 
+@pytest.mark.slow
 def test_labels_runs_and_goes_on_with_the_same_heads_only(run: Any, heads: Path) -> None:
-    asked = "--heads", f"truth={heads / '0'}", f"greedy={heads / '1'}", "--langs", "en", "--width", "1", "2"
-    found = run(labels.main, *asked)
+    given = "--heads", f"truth={heads / '0'}", f"greedy={heads / '1'}", "--langs", "en", "--width", "1", "2"
+    found = run("labels", *given)
     assert [*found["runs"]] == ["T=0", "T=1"]
     assert len(found["claims"]) == 4
-    assert run(labels.main, *asked) == found, "what was kept is read again"
+    assert run("labels", *given) == found, "what was kept is read again"
     with pytest.raises(ValueError, match="has runs with other heads; give another --out"):
-        run(labels.main, *asked[:1], f"truth={heads / '1'}", *asked[2:])
+        run("labels", *given[:1], f"truth={heads / '1'}", *given[2:])
 
 
 # --- the list of tables and figures

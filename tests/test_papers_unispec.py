@@ -3,8 +3,6 @@ up to go either way."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,59 +15,33 @@ from paceline import DraftTree
 from paceline.drafters import make_drafter
 from paceline_lab import Calibration, Estimate, Prompt, Summary
 from paceline_lab.bench.run.directory import write_about
-from papers.common import Claim, Report, Way
-from papers.unispec import (
-    figure2_curves,
-    figure3_confidence,
-    rouge,
-    table1_specbench,
-    table2_ablation,
-    table6_temperature,
-    table8_batch,
-    table10_precision,
-    table11_context,
-    table12_threshold,
-    table13_deviation,
-    table15_throughput,
-    table16_grid,
-    table17_rivals,
-)
-from papers.unispec import main as joined_runs
+from paper_items import STEADY, shown
+from papers.report import Claim, Report, Way
+from papers.speeds import by, of_run, remarks
+from papers.unispec import calibrated, confidence, context, machines, methods, precision, sizes
 from papers.unispec.calibration import Runs, calibration_of
-from papers.unispec.common import at, sized
-from papers.unispec.tables import RIVALS as PUBLISHED
-from papers.unispec.tables import beside, by, conditions, of_run, shared
+from papers.unispec.lab import SizesLab, at, sampled, shared, sized
 from runs import made_run
 from thinning import thinned
 
-QUICK: dict[str, Any] = {
-    "tasks": ("continuation",),
-    "languages": ("en",),
-    "peers": (),
-    "degenerate": False,
-    "stall": False,
-    "noise": 0.01,
-    "joules": False,
-    "prompts": 5,
-    "repeats": 1,
-}
+QUICK = STEADY | {"tasks": ("continuation",), "languages": ("en",), "prompts": 5}
 METHOD = "unispec:paper"
 NOISY = shared(METHOD)
 FOUND = Calibration(
     nodes=20, sizes=[0, 10, 20, 30], tokens=[1.0, 1.8, 2.2, 2.3], seconds=[1.0, 1.1, 1.2, 1.5], took=9.0
 )
 OWN = sized(METHOD, FOUND)
-PARTS = table2_ablation.entries(METHOD, FOUND)
-THRESHOLDS = table12_threshold.entries(METHOD, FOUND, noisy=True)
+PARTS = methods.parts(METHOD, FOUND)
+THRESHOLDS = methods.thresholds(METHOD, FOUND, noisy=True)
 BESIDE = [sized(NOISY, FOUND), sized("unispec", FOUND), "auto"]
-Slow = Mapping[str, Mapping[str, float]]
+Slow = Mapping[Any, Mapping[str, float]]
 
 
-def raced(folder: Path, slow: Slow, stages: Mapping[str, Any]) -> dict[str, Summary]:
+def raced(folder: Path, slow: Slow, stages: Mapping[Any, Any]) -> dict[Any, Summary]:
     """Made runs by name; ``slow`` makes entries of a run take so many times as long."""
     return {
         name: Summary(
-            made_run(folder / name, methods=("plain", *dict.fromkeys(methods)), slow=slow.get(name, {}), **QUICK)
+            made_run(folder / str(name), methods=("plain", *dict.fromkeys(methods)), slow=slow.get(name, {}), **QUICK)
         )
         for name, methods in stages.items()
     }
@@ -79,41 +51,39 @@ def one(methods: Any, read: Callable[[Summary], Report]) -> Callable[[Path, Slow
     return lambda folder, slow: read(raced(folder, slow, {"run": methods})["run"])
 
 
-def many(names: Any, methods: Any, read: Callable[[dict[str, Summary]], Report]) -> Callable[[Path, Slow], Report]:
+def many(names: Any, methods: Any, read: Callable[[dict[Any, Summary]], Report]) -> Callable[[Path, Slow], Report]:
     return lambda folder, slow: read(raced(folder, slow, dict.fromkeys(names, methods)))
 
 
-def sizes(*given: int) -> list[str]:
+def at_sizes(*given: int) -> list[str]:
     return [at(METHOD, size) for size in given]
 
 
 SCRIPTS: dict[str, Callable[[Path, Slow], Report]] = {
-    "table1": one([*PUBLISHED, OWN, *BESIDE], lambda run: table1_specbench.report(run, OWN)),
+    "table1": one([*methods.RIVALS, OWN, *BESIDE], lambda run: methods.spec_bench(run, OWN)),
     "table2": one(
-        [*table2_ablation.RIVALS, *PARTS.values(), *BESIDE],
-        lambda run: table2_ablation.report(run, PARTS, ["the calibrated size is 20"]),
+        ["spectra:paper", "recycling:paper", *PARTS.values(), *BESIDE],
+        lambda run: methods.ablation(run, PARTS),
     ),
     "table6": many(
-        table6_temperature.TEMPERATURES,
-        [*PUBLISHED, OWN, *BESIDE],
-        lambda runs: table6_temperature.report(runs, METHOD, OWN),
+        methods.HEATS,
+        [*methods.RIVALS, OWN, *BESIDE],
+        lambda runs: methods.temperatures(runs, METHOD, OWN),
     ),
-    "table8": many([f"batch {n}" for n in table8_batch.BATCHES], [OWN, *BESIDE], table8_batch.report),
-    "table10": many(table10_precision.TYPES, [OWN, *BESIDE], lambda runs: table10_precision.report(runs, OWN)),
-    "table11": many(["1024", "2048"], [OWN, *BESIDE], lambda runs: table11_context.report(runs, 2048)),
-    "table12": one(THRESHOLDS.values(), lambda run: table12_threshold.report(run, THRESHOLDS)),
-    "table13": one(sizes(*table13_deviation.around(20)), lambda run: table13_deviation.report(run, METHOD, 20)),
-    "table15": one(
-        sizes(*table15_throughput.sizes_beside(20)), lambda run: table15_throughput.report(run, {METHOD: 20})
-    ),
-    "table16": one(sizes(20, *table16_grid.SIZES), lambda run: table16_grid.report(run, METHOD, FOUND)),
+    "table8": many(methods.BATCHES, [OWN, *BESIDE], methods.batches),
+    "table10": many(precision.TYPES, [OWN, *BESIDE], lambda runs: precision.precision(runs, OWN)),
+    "table11": many([1024, 2048], [OWN, *BESIDE], lambda runs: context.context(runs, 2048)),
+    "table12": one(THRESHOLDS.values(), lambda run: methods.confidence(run, THRESHOLDS)),
+    "table13": one(at_sizes(*sizes.around(20)), lambda run: sizes.deviation(run, METHOD, 20)),
+    "table15": one(at_sizes(*sizes.sizes_beside(20)), lambda run: sizes.throughput(run, {METHOD: 20})),
+    "table16": one(at_sizes(20, *sizes.GRID), lambda run: sizes.grid(run, METHOD, FOUND)),
     "table17": one(
-        [name for method, own in table17_rivals.SIZES.items() for name in (at(method, own), sized(method, FOUND))],
-        lambda run: table17_rivals.report(run, dict.fromkeys(table17_rivals.SIZES, FOUND)),
+        [name for method, own in methods.SIZES.items() for name in (at(method, own), sized(method, FOUND))],
+        lambda run: methods.rivals(run, dict.fromkeys(methods.SIZES, FOUND)),
     ),
     "figure2": one(
-        sizes(1, 8, 32),
-        lambda run: figure2_curves.report(
+        at_sizes(1, 8, 32),
+        lambda run: calibrated.by_size(
             {"here": calibration_of(run, {g: at(METHOD, g) for g in (1, 8, 32)})}, METHOD, run
         ),
     ),
@@ -145,11 +115,11 @@ def claim(found: Report, words: str) -> Claim:
     thinned(
         [
             *(("table2", {"run": {PARTS["without score estimation"]: n}}, "without score", n > 1) for n in (4.0, 0.25)),
-            *(("table8", {"batch 5": {OWN: n}}, "the speed-up falls", n > 1) for n in (3.0, 0.3)),
+            *(("table8", {5: {OWN: n}}, "the speed-up falls", n > 1) for n in (3.0, 0.3)),
             *(("table6", {"T=1.0": {OWN: n}}, "gains less at temperature 1", n > 1) for n in (3.0, 0.3)),
             ("table13", {"run": {at(METHOD, 5): 4.0, at(METHOD, 35): 0.2}}, "smallest", True),
             ("table13", {"run": {at(METHOD, 5): 4.0, at(METHOD, 35): 0.2}}, "largest", False),
-            ("table16", {"run": {at(METHOD, n): 2.0 for n in table16_grid.SIZES}}, "faster than that of grid", True),
+            ("table16", {"run": {at(METHOD, n): 2.0 for n in sizes.GRID}}, "faster than that of grid", True),
             ("table16", {"run": {OWN: 3.0}}, "faster than that of grid", False),
             ("figure2", {"run": {at(METHOD, 32): 3.0}}, "forward seconds", True),
             ("figure2", {"run": {at(METHOD, 32): 0.3}}, "forward seconds", False),
@@ -165,23 +135,21 @@ def test_a_claim_is_told_as_measured(name: str, slow: Slow, words: str, agrees: 
 
 
 def test_a_temperature_that_could_not_be_written_leaves_the_other(tmp_path: Path) -> None:
-    runs = raced(tmp_path, {}, {"T=1.0": [*PUBLISHED, METHOD, NOISY]})
-    found = table6_temperature.report(runs, METHOD, METHOD)
+    runs = raced(tmp_path, {}, {"T=1.0": [*methods.RIVALS, METHOD, NOISY]})
+    found = methods.temperatures(runs, METHOD, METHOD)
     assert [one.claim.split()[1] for one in found.claims] == ["T=1.0", "T=1.0"]
     assert "shared noise adds" in found.claims[1].sentence
 
 
 def test_all_batches_of_a_size_are_full() -> None:
-    assert [table8_batch.filling(4, n) for n in (1, 2, 3, 4, 5)] == [4, 4, 6, 4, 5]
+    assert [methods.filling(4, n) for n in (1, 2, 3, 4, 5)] == [4, 4, 6, 4, 5]
 
 
 def test_deviations_below_one_node_are_left_out_and_told(tmp_path: Path) -> None:
-    assert table13_deviation.around(6) == [1, 6, 11, 16, 21]
-    (run,) = raced(tmp_path, {}, {"run": sizes(*table13_deviation.around(6))}).values()
-    assert table13_deviation.report(run, METHOD, 6).notes == [
-        "2 sizes of the window are below one node and left out",
-        "translation could not be built: its source is not here",
-    ]
+    assert sizes.around(6) == [1, 6, 11, 16, 21]
+    (run,) = raced(tmp_path, {}, {"run": at_sizes(*sizes.around(6))}).values()
+    assert sizes.deviation(run, METHOD, 6).notes == ["2 sizes of the window are below one node and left out"]
+    assert list(remarks([run])) == ["translation could not be built: its source is not here"]
 
 
 def test_thresholds_name_the_fastest(tmp_path: Path) -> None:
@@ -192,12 +160,12 @@ def test_thresholds_name_the_fastest(tmp_path: Path) -> None:
 
 
 def test_grid_search_takes_the_fastest_of_the_calibrations_own_runs(tmp_path: Path) -> None:
-    (run,) = raced(tmp_path, {}, {"run": sizes(20, 25, 50, 75)}).values()
+    (run,) = raced(tmp_path, {}, {"run": at_sizes(20, 25, 50, 75)}).values()
     runs = Runs(nodes=20, sizes=[25, 50, 75], tokens=[2, 3, 4], seconds=[1, 1, 1], whole=[1.0, 1.2, 9.0], took=1.0)
-    assert table16_grid.searched(runs) == 50, "drafting counts"
-    (one,) = table16_grid.report(run, METHOD, runs, runs.sizes).claims
+    assert sizes.searched(runs) == 50, "drafting counts"
+    (one,) = sizes.grid(run, METHOD, runs, runs.sizes).claims
     assert "20 nodes against 50" in one.ours
-    same = table16_grid.report(run, METHOD, replace(runs, nodes=50), runs.sizes).claims[0]
+    same = sizes.grid(run, METHOD, replace(runs, nodes=50), runs.sizes).claims[0]
     assert same.agrees is None
     assert same.sentence.endswith("both are the same size, which decides nothing")
 
@@ -207,7 +175,7 @@ def test_a_calibrated_size_of_nothing_is_no_agreement(tmp_path: Path) -> None:
     rival, own = "lookahead:paper", at("lookahead:paper", 120)
     nothing = replace(FOUND, nodes=0)
     (run,) = raced(tmp_path, {"run": {own: 4.0}}, {"run": [own, at(rival, 0)]}).values()
-    found = table17_rivals.report(run, {rival: nothing})
+    found = methods.rivals(run, {rival: nothing})
     assert [one.agrees for one in found.claims] == [None, None]
     assert all("no drafts pay here (0 nodes), which decides nothing" in one.sentence for one in found.claims)
 
@@ -218,7 +186,7 @@ def test_drafts_that_never_pay_are_no_agreement(slow: float, agrees: bool | None
     rival, few = "lookahead:paper", replace(FOUND, nodes=1)
     own, best = at("lookahead:paper", 120), at("lookahead:paper", 1)
     (run,) = raced(tmp_path, {"run": {own: 20.0, best: slow}}, {"run": [own, best]}).values()
-    found = table17_rivals.report(run, {rival: few}).claims[0]
+    found = methods.rivals(run, {rival: few}).claims[0]
     assert found.agrees is agrees
     assert ("neither is faster than plain decoding" in found.sentence) is (agrees is None)
 
@@ -272,7 +240,7 @@ def test_faster_in_every_task_is_counted_by_task(tmp_path: Path) -> None:
     rival = "recycling:paper"
     how = QUICK | {"tasks": ("qa", "code"), "methods": ("plain", METHOD, rival), "slow": {rival: 3.0}}
     run = Summary(made_run(tmp_path / "run", **how))
-    won = table1_specbench.everywhere(run, METHOD, rival)
+    won = methods.everywhere(run, METHOD, rival)
     assert won.ours.startswith("in 2 of 2 tasks, ")
     assert won.sentence.endswith(", as in the paper")
     slow = {place: 9.0 for place, one in enumerate(run.run.records) if (one.entry, one.task) == (METHOD, "qa")}
@@ -280,7 +248,7 @@ def test_faster_in_every_task_is_counted_by_task(tmp_path: Path) -> None:
         replace(one, seconds_decode=slow.get(place, 1.0) * one.seconds_decode)
         for place, one in enumerate(run.run.records)
     ]
-    lost = table1_specbench.everywhere(Summary(run.run), METHOD, rival)
+    lost = methods.everywhere(Summary(run.run), METHOD, rival)
     assert lost.ours.startswith("in 1 of 2 tasks, ")
     assert lost.sentence.endswith("not as in the paper")
 
@@ -289,29 +257,29 @@ def test_faster_in_every_task_is_counted_by_task(tmp_path: Path) -> None:
 
 
 def test_nodes_are_accepted_with_all_that_lead_to_them() -> None:
-    nodes: figure3_confidence.Nodes = ([], [])
+    nodes: confidence.Nodes = ([], [])
     tree = DraftTree.build([5, 6, 7, 8], [-1, -1, 0, 2], scores=[-0.1, -1.0, -0.2, -0.3])
-    figure3_confidence.note(nodes, tree, [5, 7, 9])
+    confidence.note(nodes, tree, [5, 7, 9])
     assert nodes == (pytest.approx([0.90484, 0.36788, 0.74082, 0.54881]), [1, 0, 1, 0])
-    figure3_confidence.note(nodes, tree, [1])
+    confidence.note(nodes, tree, [1])
     assert nodes[1][4:] == [0] * 4
-    own: figure3_confidence.Nodes = ([], [])
-    figure3_confidence.note(own, tree, [5, 7, 9], own=True)
+    own: confidence.Nodes = ([], [])
+    confidence.note(own, tree, [5, 7, 9], own=True)
     assert own == (pytest.approx([0.90484, 0.36788, 0.81873, 0.74082]), [1, 0, 1, 0])
-    probing: figure3_confidence.Nodes = ([], [])
-    figure3_confidence.note(probing, DraftTree.build([5, 6], [-1, -1], scores=[0.0, 0.0], probes=[False, True]), [5])
+    probing: confidence.Nodes = ([], [])
+    confidence.note(probing, DraftTree.build([5, 6], [-1, -1], scores=[0.0, 0.0], probes=[False, True]), [5])
     assert probing[1] == [1], "a probe is no node"
 
 
 def test_scores_are_gathered_in_tenths() -> None:
-    found = figure3_confidence.binned([0.05, 0.06, 0.95, 1.0], [0, 1, 1, 1])
+    found = confidence.binned([0.05, 0.06, 0.95, 1.0], [0, 1, 1, 1])
     assert found == [(pytest.approx(0.055), 0.5, 2), (pytest.approx(0.975), 1.0, 2)]
 
 
 def test_confidence_says_whether_acceptance_rises(tmp_path: Path) -> None:
     (run,) = raced(tmp_path, {}, {"run": [METHOD, "auto"]}).values()
     for accepted, agrees in (([0, 0, 1, 1], True), ([1, 1, 0, 1], False)):
-        found = figure3_confidence.report(run, {METHOD: ([0.1, 0.2, 0.8, 0.9], accepted)})
+        found = confidence.by_score(run, {METHOD: ([0.1, 0.2, 0.8, 0.9], accepted)})
         assert [one.agrees for one in found.claims] == [agrees]
         assert sum(int(row[4]) for row in found.tables[0][1]) == 4
 
@@ -325,29 +293,29 @@ class Letters:
 
 def test_prompts_of_every_task_fill_every_context() -> None:
     letters: Any = Letters()
-    assert table11_context.lengths_within(3000) == [1024, 2048]
+    assert context.lengths_within(3000) == [1024, 2048]
     asked = [
         Prompt(key="a", task="qa", language="en", turns=("why? " * 4,)),
         Prompt(key="b", task="rag", language="en", turns=("start " + "x" * 5000 + " end",)),
         Prompt(key="c", task="mt_bench", language="en", turns=("one", "two"), reference=("1", "2")),
     ]
-    found = table11_context.prompts(asked, letters, "abc " * 20000, 1024, tokens=16)
+    found = context.prompts(asked, letters, "abc " * 20000, 1024, tokens=16)
     assert [(one.key, one.task, len(one.turns)) for one in found] == [
         ("a-1024", "qa", 1),
         ("b-1024", "rag", 1),
         ("c-1024", "mt_bench", 2),
     ]
     for one, other in zip(asked, found, strict=True):
-        answers = len(one.turns) * (16 + table11_context.TEMPLATE)
+        answers = len(one.turns) * (16 + context.TEMPLATE)
         assert 1000 < sum(map(len, other.turns)) + answers <= 1024
         assert other.turns[1:] == one.turns[1:]
     assert found[0].turns[0].endswith("\n\n" + asked[0].turns[0])
     assert found[1].turns[0].endswith("xxx end"), "a long one loses its beginning"
     assert found[2].reference == ("1", "2")
     with pytest.raises(ValueError, match="too little running text"):
-        table11_context.prompts(asked, letters, "abc", 1024, tokens=16)
+        context.prompts(asked, letters, "abc", 1024, tokens=16)
     with pytest.raises(ValueError, match="leaves no room"):
-        table11_context.prompts(asked, letters, "abc", 1024, tokens=1020)
+        context.prompts(asked, letters, "abc", 1024, tokens=1020)
 
 
 # --- tables
@@ -369,16 +337,16 @@ def test_tables_have_every_task_and_their_mean(tmp_path: Path) -> None:
 
 
 def test_shared_noise_is_a_row_of_its_own_where_texts_are_sampled() -> None:
-    def lab(method: str, temperature: float) -> Any:
-        options = SimpleNamespace(model="pocket+ballast:500M")
-        return SimpleNamespace(method=method, temperature=temperature, size=lambda *_: FOUND, options=options)
+    def beside(method: str, temperature: float, *heat: float) -> list[str]:
+        lab: Any = SimpleNamespace(method=method, temperature=temperature, size=lambda *_: FOUND)
+        return SizesLab.beside(lab, *heat)
 
-    assert beside(lab(METHOD, 0.8)) == BESIDE
-    assert beside(lab(METHOD, 0.0)) == BESIDE[1:]
-    assert beside(lab(METHOD, 0.0), 1.0) == BESIDE
-    assert beside(lab("unispec", 0.8)) == ["auto"], "it has the noise already"
-    assert conditions(lab(METHOD, 0.0)) == []
-    assert "loop when they are greedy" in conditions(lab(METHOD, 0.8))[0]
+    assert beside(METHOD, 0.8) == BESIDE
+    assert beside(METHOD, 0.0) == BESIDE[1:]
+    assert beside(METHOD, 0.0, 1.0) == BESIDE
+    assert beside("unispec", 0.8) == ["auto"], "it has the noise already"
+    assert sampled(0.0, "pocket") == []
+    assert "loop when they are greedy" in sampled(0.8, "pocket+ballast:500M")[0]
     assert [make_drafter(name).spec_options["noise"] for name in (METHOD, NOISY)] == ["none", "shared"]
 
 
@@ -403,59 +371,52 @@ def test_shared_noise_is_a_row_of_its_own_where_texts_are_sampled() -> None:
     ],
 )
 def test_rouge_is_what_it_is_by_definition(reference: str, text: str, expected: Any) -> None:
-    found = rouge.scores(reference, text)
+    found = precision.scores(reference, text)
     assert found == (None if expected is None else pytest.approx(expected))
 
 
 def test_rouge_stands_beside_speed_and_equal_texts_score_alike(tmp_path: Path) -> None:
-    runs = raced(tmp_path, {}, {dtype: [METHOD] for dtype in table10_precision.TYPES})
+    runs = raced(tmp_path, {}, {dtype: [METHOD] for dtype in precision.TYPES})
     for run in runs.values():
         for key, prompt in run.run.prompts.items():
             run.run.prompts[key] = replace(prompt, reference=("the old man saw a boat",))
-    ((head, rows),) = table10_precision.report(runs, METHOD).tables
-    assert head[1:4] == rouge.NAMES
+    ((head, rows),) = precision.precision(runs, METHOD).tables
+    assert head[1:4] == precision.NAMES
     assert len(rows) == 2 * len(runs), "plain decoding has its row"
     for plain, ours in zip(rows[::2], rows[1::2], strict=True):
         assert plain[1:4] == ours[1:4]
         assert all(0 < float(one) <= 100 for one in plain[1:4])
 
 
-# --- scripts
-
-
-def script(monkeypatch: pytest.MonkeyPatch, capsys: Any, main: Callable[[], None], *given: str) -> dict[str, Any]:
-    monkeypatch.setattr(sys, "argv", ["papers/unispec/script.py", "--model", "pocket", "--dtype", "float32", *given])
-    main()
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
+# --- items as commands
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--limit", "0"], "--limit must be more than 0"),
-        (["--nodes", "0"], "--nodes must be more than 0"),
+        (["--limit", "0"], "--limit must be at least 1"),
+        (["--nodes", "0"], "--nodes must be at least 1"),
         (["--method", "nope"], "unknown method 'nope'"),
         (["--calibration-seconds", "0"], "more than 0"),
     ],
 )
-def test_mistakes_are_told(given: list[str], told: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_mistakes_are_told(given: list[str], told: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=told):
-        script(monkeypatch, capsys, figure2_curves.main, "--out", str(tmp_path), *given)
+        shown("unispec", "figure2", "--model", "pocket", "--dtype", "float32", "--out", tmp_path, *given)
 
 
 @pytest.mark.slow
-def test_a_script_is_run_and_goes_on(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    given = ["--langs", "en", "--limit", "1", "--max-new-tokens", "12", "--out", str(tmp_path / "out"), "--json"]
+def test_an_item_is_run_and_goes_on(tmp_path: Path) -> None:
+    given = "figure3", "--model", "pocket", "--dtype", "float32", "--langs", "en", "--limit", "1"
+    given = *given, "--max-new-tokens", "12", "--out", str(tmp_path / "out")
     svg = tmp_path / "a.svg"
-    found = script(monkeypatch, capsys, figure3_confidence.main, *given, "--svg", str(svg))
+    found = shown("unispec", *given, "--svg", svg)
     assert {"unispec:paper", "unispec", "auto"} <= {one["claim"].split(", ")[1] for one in found["claims"]}
     assert "<svg" in svg.read_text()
-    again = script(monkeypatch, capsys, figure3_confidence.main, *given)
-    assert again == found, "what was kept is read again"
+    assert shown("unispec", *given) == found, "what was kept is read again"
     (tmp_path / "out" / "nodes.json").unlink()
-    with pytest.raises(ValueError, match="was interrupted and its nodes are not all known"):
-        script(monkeypatch, capsys, figure3_confidence.main, *given)
+    with pytest.raises(ValueError, match="was interrupted, and nodes are not all known"):
+        shown("unispec", *given)
 
 
 # --- runs of several machines
@@ -484,7 +445,7 @@ def test_runs_of_several_machines_and_models_are_one_table(tmp_path: Path) -> No
         on(tmp_path / "c", None, "llama"),
         on(tmp_path / "many", "A100", "llama", languages=("pl", "ja")),
     ]
-    found = joined_runs.report(joined_runs.joined([str(folder) for folder in folders]))
+    found = machines.machines(machines.joined([str(folder) for folder in folders]))
     beds, tasks, languages = found.tables
     assert [row[:7] for row in beds[1]] == [
         ("A100", "A100", "24 GB", "8 x made up", "126 GB", "12.8", "535.1"),
@@ -499,7 +460,7 @@ def test_runs_of_several_machines_and_models_are_one_table(tmp_path: Path) -> No
     ]
     assert next(one for one in found.notes if one.startswith("all runs have suite made, limit None"))
     hot = [on(tmp_path / name, name, "llama", recipe={"temperature": t}) for name, t in (("d", 0.0), ("e", 0.7))]
-    said = joined_runs.report(joined_runs.joined([str(folder) for folder in hot])).notes
+    said = machines.machines(machines.joined([str(folder) for folder in hot])).notes
     assert "runs differ in temperature: 0.0 of d llama float32, 0.7 of e llama float32" in said
     assert "texts are sampled at temperature 0.7, the paper's are greedy" in said
     (panel,) = found.panels
@@ -510,10 +471,10 @@ def test_runs_of_several_machines_and_models_are_one_table(tmp_path: Path) -> No
 def test_runs_of_one_machine_are_told_apart_by_names(tmp_path: Path) -> None:
     one, two = (str(on(tmp_path / name / "run", None, "llama")) for name in "ab")
     with pytest.raises(ValueError, match="of the same machine and model"):
-        joined_runs.joined([one, two])
+        machines.joined([one, two])
     with pytest.raises(ValueError, match="names no testbed"):
-        joined_runs.joined([f"={one}"])
+        machines.joined([f"={one}"])
     folder = str(Path(two).parent)
-    assert [*joined_runs.joined([f"S1={one}", f"S2/Llama={folder}"])] == [("S1", "llama float32"), ("S2", "Llama")]
+    assert [*machines.joined([f"S1={one}", f"S2/Llama={folder}"])] == [("S1", "llama float32"), ("S2", "Llama")]
     with pytest.raises(ValueError, match="holds no run"):
-        joined_runs.joined([str(tmp_path)])
+        machines.joined([str(tmp_path)])

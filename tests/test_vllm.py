@@ -28,6 +28,7 @@ from paceline.integrations.vllm.proposer import HOPELESS
 from paceline.integrations.vllm.settings import VLLMSettings
 from paceline.integrations.vllm.texts import RequestContext
 from paceline.tree import DraftTree
+from paper_items import shown
 from papers.dictspec import live
 
 SIZE, LONGEST, ROWS, K = 8192, 96, 12, 6
@@ -602,11 +603,6 @@ def test_the_papers_table_says_what_the_runs_say() -> None:
     ]
 
 
-def test_the_paper_needs_an_environment_with_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PACELINE_VLLM", raising=False)
-    monkeypatch.setattr("sys.argv", ["live"])
+def test_the_paper_needs_an_environment_with_vllm() -> None:
     with pytest.raises(ValueError, match="name the Python of an environment with vLLM"):
-        live.main()
-    monkeypatch.setattr("sys.argv", ["live", "--vllm", "x", "--dict", "uk"])
-    with pytest.raises(ValueError, match="--dict takes LANG=FILE, not 'uk'"):
-        live.main()
+        shown("dictspec", "live", "--vllm", "")

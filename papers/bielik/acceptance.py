@@ -1,25 +1,13 @@
-"""Tables 2 and 4: acceptance by the way that drafts are translated, by draft model and by draft length.
-
-    python -m papers.bielik.acceptance --quick
-    python -m papers.bielik.acceptance --model speakleash/Bielik-11B-v3.0-Instruct --draft-model \\
-        Qwen/Qwen2.5-1.5B-Instruct meta-llama/Llama-3.2-1B-Instruct speakleash/Bielik-1.5B-v3.0-Instruct --limit 50 \\
-        --max-new-tokens 128 --prompts Wikipedia=wiki.jsonl pl_alpaca=alpaca.jsonl Synthetic=questions.jsonl
-
-The paper's acceptance is of drafted tokens (section 4.4), and it rises with k, which such a share does not do: later
-tokens of a draft are accepted less often. So acceptance stands here in three units. Counts are exact: a machine's speed
-does not move them, and ballast does not, either.
-"""
+"""Tables 2 and 4: acceptance by the way that drafts are translated."""
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import numpy as np
 
-import paceline
 from paceline_lab import open_vocabulary
 from papers.bielik.measured import (
     CONTEXT,
@@ -28,45 +16,21 @@ from papers.bielik.measured import (
     PRINTED,
     UNITS,
     WRITTEN,
+    Cells,
     Key,
-    Text,
     acceptance,
     by_chance,
     checked,
-    counted,
     datasets,
-    method,
-    parser,
+    measured,
     percent,
     printed,
 )
-from papers.common import Claim, Report, progress, script
-
-Cells = Mapping[Key, Sequence[Text]]
-
-
-def measured(given: argparse.Namespace, model: str) -> tuple[Cells, list[str]]:
-    """The texts of every condition, and notes."""
-    lm = paceline.load(model, dtype=given.dtype, device=given.device, generation_config=False)
-    found, notes = datasets(given)
-    cells, failed = dict[Key, list[Text]](), dict[tuple[str, str], str]()
-    conditions = [(d, s, k) for d in given.draft_model for s in given.strategies for k in given.k]
-    for number, (drafter, strategy, k) in enumerate(conditions):
-        progress(f"{model}, {drafter}, {strategy}, k = {k}", number, len(conditions))
-        for dataset, prompts in found.items():
-            try:
-                texts = [counted(lm, prompt, method(drafter, strategy, k), given) for prompt in prompts]
-            except ValueError as why:
-                failed[drafter, strategy] = str(why)
-                break
-            cells[drafter, strategy, dataset, k] = texts
-    progress("")
-    if not cells:
-        raise ValueError(f"nothing could be measured: {'; '.join(failed.values())}")
-    return cells, [*notes, *(f"{d}, {s}: {why}" for (d, s), why in failed.items())]
+from papers.driver import Given
+from papers.report import Claim, Report, Table
 
 
-def table(cells: Cells, unit: str) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def table(cells: Cells, unit: str) -> Table:
     """A row of every condition, and columns of data sets with the paper's numbers."""
     sets = list(dict.fromkeys(key[2] for key in cells))
     paper = unit != OWN
@@ -123,14 +87,14 @@ def bounds() -> Iterator[str]:
     yield "by that unit no text with k = 2 is above 66.7%, and Tables 8 to 10 have none above 70%; buckets.py has more"
 
 
-def models(given: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def models(given: Given) -> Table:
     """Table 1, as far as tokenizers tell."""
     roles = {**dict.fromkeys(given.draft_model, "draft"), **dict.fromkeys(given.model, "target")}
     rows = [(name, role, str(open_vocabulary(name).size)) for name, role in sorted(roles.items(), key=lambda r: r[1])]
     return ("model", "role", "token ids"), rows[::-1]
 
 
-def report(given: argparse.Namespace, model: str, cells: Cells, notes: Sequence[str]) -> Report:
+def report(given: Given, model: str, cells: Cells, notes: Sequence[str]) -> Report:
     tables = [models(given), *(table(cells, unit) for unit in UNITS)]
     rolled = sum(t.rolled_back for texts in cells.values() for t in texts)
     rounds = sum(t.rounds for texts in cells.values() for t in texts)
@@ -157,16 +121,14 @@ def report(given: argparse.Namespace, model: str, cells: Cells, notes: Sequence[
     return Report(f"Bielik, Tables 2 and 4: acceptance, {model}", tables, list(claims(cells)), notes, data=data)
 
 
-def main() -> None:
-    options = parser(__doc__)
-    given = options.parse_args()
-    if given.quick:
-        given.limit, given.max_new_tokens = min(given.limit, 2), min(given.max_new_tokens, 48)
+def accepted(given: Given) -> Report:
+    """Tables 2 and 4: acceptance by the way that drafts are translated, by draft model and by draft length.
+
+    The paper's acceptance is of drafted tokens (section 4.4), and it rises with k, which such a share does not do:
+    later tokens of a draft are accepted less often. So acceptance stands here in three units. Counts are exact: a
+    machine's speed does not move them, and ballast does not, either.
+    """
     if len(given.model) > 1:
         raise ValueError("acceptance is of one target model; name one with --model")
-    (model,) = checked(given).model
-    report(given, model, *measured(given, model)).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    (model,) = checked(given, tokens=48).model
+    return report(given, model, *measured(given, *datasets(given)))

@@ -1,13 +1,4 @@
-"""Tables 5 and 7: the acceptance rate from which drafting pays, fitted to texts and by the paper's formula.
-
-    python -m papers.bielik.breakeven
-    python -m papers.bielik.breakeven runs/polish --ratio 0.071 --svg breakeven.svg
-
-Without a run: what follows from the numbers that the paper prints. RUN is a folder of `paceline bench run`, one text at
-a time, or of `papers.bielik.speed`, with methods whose drafts have a fixed size: `length=K` of the method, or else its
-planner as in `assistant@fixed:2`. Several folders are several data sets. Every prompt is an observation: an acceptance
-rate, and tokens per second. `--unit` says what acceptance is a share of.
-"""
+"""Tables 5 and 7: the acceptance rate from which drafting pays."""
 
 from __future__ import annotations
 
@@ -32,8 +23,10 @@ from papers.bielik.formula import (
     speed_up,
 )
 from papers.bielik.measured import DRAFTED, OWN, UNIT_NAMES, WRITTEN
-from papers.common import Claim, Curve, Panel, Report, parser, script
-from papers.unispec.main import machine_of
+from papers.charts import Curve, Panel
+from papers.driver import Given
+from papers.report import Claim, Report, Table
+from papers.speeds import machine_of, model_of
 
 SIZES = 2, 4, 6, 8
 """Draft lengths of Table 7."""
@@ -59,7 +52,6 @@ TABLE11 = {"Bielik-1.5B": (0.206, 0.28), "Llama-3.2-1B": (0.417, 0.35), "Qwen2.5
 R2 = 0.78, 0.95
 LENGTH = re.compile(r"(?<=[:,])length=(\d+),?")
 """The tokens of a draft in a method's spec."""
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 Points = Mapping[int, float]
 """Draft length -> break-even."""
 
@@ -278,9 +270,8 @@ def of_formula(points: Sequence[tuple[int, float]], measured: Points, r: float |
 
 def recipe(run: Summary) -> str:
     about = run.run.about
-    model = f"{about.model.get('model') or about.model.get('name')} {about.model.get('dtype', '')}".strip()
     asked = (f"{name} {about.recipe.get(name)}" for name in ("suite", "max_new_tokens", "temperature"))
-    return f"{run.run.name}: {model}, {', '.join(asked)}"
+    return f"{run.run.name}: {model_of(run)}, {', '.join(asked)}"
 
 
 # --- the paper's own numbers
@@ -357,25 +348,18 @@ def claims_on_paper(found: Points, betas: Mapping[str, float]) -> list[Claim]:
     ]
 
 
-def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folders of 'paceline bench run'")
-    options.add_argument("--ratio", type=float, metavar="R", help="bytes of the draft model over those of the target")
-    options.add_argument("--bandwidth", type=float, metavar="GB/S", help="of the machine's memory, for the table")
-    options.add_argument("--unit", choices=UNIT_NAMES, help="what acceptance is a share of (drafted)")
-    given = options.parse_args()
+def breakeven(given: Given) -> Report:
+    """Tables 5 and 7: the acceptance rate from which drafting pays, fitted to texts and by the paper's formula.
+
+    Without a run: what follows from the numbers that the paper prints. RUN is a folder of `paceline bench run`, one
+    text at a time, or of `speed`, with methods whose drafts have a fixed size: `length=K` of the method, or else its
+    planner as in `assistant@fixed:2`. Several folders are several data sets. Every prompt is an observation: an
+    acceptance rate, and tokens per second. ``--unit`` says what acceptance is a share of.
+    """
     for name in ("ratio", "bandwidth", "unit"):
-        value = getattr(given, name)
-        if value is not None and not given.runs:
+        if getattr(given, name) is not None and not given.runs:
             raise ValueError(f"--{name} belongs to a run; give its folder")
-        if isinstance(value, float) and not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"--{name} must be more than 0, not {value:g}")
-    runs = [opened(folder) for folder in given.runs]
-    unit = UNIT_NAMES[given.unit or "drafted"]
+    runs, unit = [opened(folder) for folder in given.runs], UNIT_NAMES[given.unit or "drafted"]
     if unit == WRITTEN and given.ratio is not None:
         raise ValueError("the formula is of drafted tokens; leave out --ratio, or give --unit drafted or k")
-    (of_runs(runs, given.ratio, given.bandwidth, unit) if runs else of_paper()).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return of_runs(runs, given.ratio, given.bandwidth, unit) if runs else of_paper()

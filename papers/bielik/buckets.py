@@ -1,27 +1,18 @@
-"""Tables 6 and 8 to 10: speed-up of prompts by their acceptance, in buckets of 10 points.
-
-    python -m papers.bielik.buckets
-    python -m papers.bielik.buckets runs/papers/bielik/*
-
-RUN is a folder of `papers.bielik.speed` or `paceline bench run`, one text at a time. A prompt is one observation: its
-acceptance, and its speed over plain decoding's of the same prompt. Without a run: what the paper's buckets say of the
-unit of its acceptance. Where a round brings 1 + alpha k tokens (equation 5), speed rises with alpha in a line; where
-alpha is the share of the emitted tokens, a round brings 1 / (1 - alpha), and no text is above k / (k + 1).
-"""
+"""Tables 6 and 8 to 10: speed-up of prompts by their acceptance."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from paceline_lab import Summary
 from papers.bielik.breakeven import TABLE11, Condition, conditions, opened
 from papers.bielik.measured import ALPACA, SYNTHETIC, UNIT_NAMES, WIKIPEDIA, WRITTEN, is_called
-from papers.common import Claim, Report, parser, script
-from papers.unispec.main import machine_of
+from papers.driver import Given
+from papers.report import Claim, Report, Table
+from papers.speeds import machine_of
 
 EDGES = (0.3, 0.4, 0.5, 0.6, 0.7)
 NAMES = ("< 30%", "30-40%", "40-50%", "50-60%", "60-70%", "> 70%")
@@ -54,7 +45,6 @@ FORMS: Mapping[str, Callable[[float, int], float]] = {
     "1 / (1 - alpha)": lambda alpha, k: 1 / (1 - alpha),
 }
 """Tokens of a round."""
-Rows = Sequence[Sequence[str]]
 
 
 def bucket(alpha: float) -> int:
@@ -87,7 +77,7 @@ def of_runs(runs: Sequence[Summary], unit: str) -> Report:
     found = [one for one in conditions(runs, unit) if one.points]
     if not found:
         raise ValueError("no text has drafts, so none has an acceptance")
-    tables = list[tuple[Sequence[str], Rows]]()
+    tables = list[Table]()
     for dataset in dict.fromkeys(one.dataset for one in found):
         rows = list[Sequence[str]]()
         for one in (one for one in found if one.dataset == dataset):
@@ -97,7 +87,7 @@ def of_runs(runs: Sequence[Summary], unit: str) -> Report:
         tables.append(((dataset, "k", *NAMES), rows))
     notes = [
         f"mean speed-up over plain decoding's text of the same prompt, and how many prompts; acceptance is {unit}",
-        "the paper's data sets are not here; a run of `papers.bielik.speed` names its stand-ins",
+        "the paper's data sets are not here; a run of `speed` names its stand-ins",
         *dict.fromkeys(map(machine_of, runs)),
     ]
     data = {"unit": unit, "buckets": [{"dataset": o.dataset, "entry": o.entry, "gains": bucketed(o)} for o in found]}
@@ -158,19 +148,15 @@ def of_paper() -> Report:
     return Report(title, [(head, rows)], said, notes, data=data)
 
 
-def main() -> None:
-    options = parser(__doc__)
-    options.add_argument(
-        "runs", nargs="*", type=Path, metavar="RUN", help="folders of speed or of 'paceline bench run'"
-    )
-    options.add_argument("--unit", choices=UNIT_NAMES, help="what acceptance is a share of (drafted)")
-    options.add_argument("--quick", action="store_true", help="changes nothing: a run is only read")
-    given = options.parse_args()
+def buckets(given: Given) -> Report:
+    """Tables 6 and 8 to 10: speed-up of prompts by their acceptance, in buckets of 10 points.
+
+    RUN is a folder of `speed` or `paceline bench run`, one text at a time. A prompt is one observation: its acceptance,
+    and its speed over plain decoding's of the same prompt. Without a run: what the paper's buckets say of the unit of
+    its acceptance. Where a round brings 1 + alpha k tokens (equation 5), speed rises with alpha in a line; where alpha
+    is the share of the emitted tokens, a round brings 1 / (1 - alpha), and no text is above k / (k + 1).
+    """
     if given.unit and not given.runs:
         raise ValueError("--unit belongs to a run; give its folder")
     runs = [opened(folder) for folder in given.runs]
-    (of_runs(runs, UNIT_NAMES[given.unit or "drafted"]) if runs else of_paper()).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return of_runs(runs, UNIT_NAMES[given.unit or "drafted"]) if runs else of_paper()

@@ -1,24 +1,13 @@
-"""Section 6.3: acceptance by kind of text.
-
-    python -m papers.bielik.content --quick
-    python -m papers.bielik.content --model M --draft-model D --prompts infoboxes=boxes.jsonl essays=essays.jsonl
-
-The paper explains the gap between its data sets by content: formulaic text (lists, numbers, code) is predictable, and
-low ids mean the same in many vocabularies, so such drafts need no translation. It has no numbers but those of Table 2.
-Here each kind has prompts of its own, and acceptance stands for every way to translate. The bundled models have learnt
-stories alone, and what they write after a list is no list for long; the numbers are those of the models that you name.
-"""
+"""Section 6.3: acceptance by kind of text."""
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import numpy as np
 
-import paceline
 from paceline_lab import Prompt, open_suite
 from papers.bielik.measured import (
     ALPACA,
@@ -29,16 +18,15 @@ from papers.bielik.measured import (
     UNIT_NAMES,
     UNITS,
     WIKIPEDIA,
-    Text,
+    Cells,
     by_chance,
     checked,
-    counted,
-    method,
-    parser,
+    measured,
     percent,
     stand_in,
 )
-from papers.common import Claim, Report, progress, script
+from papers.driver import Given
+from papers.report import Claim, Report
 
 FORMULAIC = {
     "lists": (
@@ -59,11 +47,9 @@ FILES = {"guides": "opensource-guide", "documentation": "python-docs-pl", "novel
 """Files of the running text."""
 OPEN = ("stories", "novels", "instructions", "questions")
 WAYS = ("no translation", "naive", CONTEXT, "lattice", NOISY)
-Cells = Mapping[tuple[str, str, str], Sequence[Text]]
-"""By drafter, strategy and kind."""
 
 
-def kinds(given: argparse.Namespace) -> tuple[dict[str, list[Prompt]], list[str]]:
+def kinds(given: Given) -> tuple[dict[str, list[Prompt]], list[str]]:
     """The prompts of every kind, and notes."""
     found = {kind: [_continued(kind, n, text) for n, text in enumerate(texts)] for kind, texts in FORMULAIC.items()}
     found["stories"] = [*open_suite("stories", languages=["pl"], limit=given.limit).prompts]
@@ -83,25 +69,11 @@ def _continued(kind: str, number: int, text: str) -> Prompt:
     return Prompt(key=f"pl-{kind}-{number}", task=kind, language="pl", turns=(text,), chat=False)
 
 
-def measured(given: argparse.Namespace) -> tuple[Cells, list[str]]:
-    lm = paceline.load(given.model[0], dtype=given.dtype, device=given.device, generation_config=False)
-    found, notes = kinds(given)
-    cells = dict[tuple[str, str, str], Sequence[Text]]()
-    conditions = [(d, s) for d in given.draft_model for s in given.strategies]
-    for number, (drafter, strategy) in enumerate(conditions):
-        progress(f"{drafter}, {strategy}", number, len(conditions))
-        how = method(drafter, strategy, given.k[0])
-        for kind, prompts in found.items():
-            cells[drafter, strategy, kind] = [counted(lm, prompt, how, given) for prompt in prompts]
-    progress("")
-    return cells, notes
-
-
 def claims(cells: Cells, unit: str) -> Iterator[Claim]:
-    for drafter, strategy in dict.fromkeys((d, s) for d, s, _ in cells):
+    for drafter, strategy, k in dict.fromkeys((d, s, k) for d, s, _, k in cells):
         both = list[list[float]]()
         for names in ([*FORMULAIC, "code"], OPEN):
-            texts = [text for kind in names for text in cells.get((drafter, strategy, kind), ())]
+            texts = [text for kind in names for text in cells.get((drafter, strategy, kind, k), ())]
             both.append([alpha for text in texts if not math.isnan(alpha := UNITS[unit](text))])
         if all(both):
             formulaic, free = (float(np.mean(one)) for one in both)
@@ -120,46 +92,43 @@ def gaps() -> list[str]:
     return [f"in Table 2 Wikipedia's acceptance over that of the two other data sets is {', '.join(said)}"]
 
 
-def report(given: argparse.Namespace, cells: Cells, notes: Sequence[str], unit: str) -> Report:
-    names = list(dict.fromkeys(kind for *_, kind in cells))
-    columns = list(dict.fromkeys((d, s) for d, s, _ in cells))
+def report(given: Given, cells: Cells, notes: Sequence[str], unit: str) -> Report:
+    (k,), names = given.k, list(dict.fromkeys(kind for _, _, kind, _ in cells))
+    columns = list(dict.fromkeys((d, s) for d, s, *_ in cells))
     one = next(iter(cells))[:2]
     rows = [
-        (kind, str(len(cells[(*one, kind)])), *(percent(cells[d, s, kind], unit) for d, s in columns)) for kind in names
+        (kind, str(len(cells[(*one, kind, k)])), *(percent(cells[d, s, kind, k], unit) for d, s in columns))
+        for kind in names
     ]
-    head = [f"{unit}, k = {given.k[0]}", "texts", *(f"{d}  {s}" for d, s in columns)]
+    head = [f"{unit}, k = {k}", "texts", *(f"{d}  {s}" for d, s in columns)]
     notes = [
         *notes,
         "lists, numbers and questions were written for this script; guides, documentation and novels are running text, "
         "instructions the Polish MT-Bench, code HumanEval",
         *gaps(),
-        "`papers.bielik.overlap` counts ids that mean the same: fewer than ten below 1,000 for the paper's tokenizers",
+        "`papers.bielik overlap` counts ids that mean the same: fewer than ten below 1,000 for the paper's tokenizers",
     ]
     data = {
         "unit": unit,
         "cells": [
             {"drafter": d, "strategy": s, "kind": kind, "texts": [asdict(t) for t in texts]}
-            for (d, s, kind), texts in cells.items()
+            for (d, s, kind, _), texts in cells.items()
         ],
     }
     title = f"Bielik, section 6.3: acceptance by kind of text, {given.model[0]}"
     return Report(title, [(head, rows)], list(claims(cells, unit)), notes, data=data)
 
 
-def main() -> None:
-    options = parser(__doc__)
-    options.set_defaults(k=[2])
-    options.add_argument(
-        "--unit", choices=UNIT_NAMES, default="drafted", help="what acceptance is a share of (drafted)"
-    )
-    given = options.parse_args()
-    if given.quick:
-        given.limit, given.max_new_tokens = min(given.limit, 2), min(given.max_new_tokens, 32)
+def content(given: Given) -> Report:
+    """Section 6.3: acceptance by kind of text.
+
+    The paper explains the gap between its data sets by content: formulaic text (lists, numbers, code) is predictable,
+    and low ids mean the same in many vocabularies, so such drafts need no translation. It has no numbers but those of
+    Table 2. Here each kind has prompts of its own, and acceptance stands for every way to translate. The bundled models
+    have learnt stories alone, and what they write after a list is no list for long; the numbers are those of the models
+    that you name.
+    """
     if len(given.model) > 1 or len(given.k) > 1:
         raise ValueError("kinds are compared with one target model and one k; name one with --model and --k")
     given.strategies = given.strategies or [name for name in WAYS if name != NOISY or given.temperature != 0]
-    report(checked(given), *measured(given), UNIT_NAMES[given.unit]).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return report(checked(given, tokens=32), *measured(given, *kinds(given)), UNIT_NAMES[given.unit or "drafted"])

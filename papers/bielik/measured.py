@@ -8,22 +8,22 @@ articles into windows of 1,024 tokens; prompts of your own are used as they are.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+import paceline
 from paceline_lab import Prompt, open_suite
-from papers import common
 from papers.bielik.formula import CONFIDENCE
+from papers.driver import Given, Option, asked, progress
+from papers.lab import temperature_of
+from papers.report import CHANCE
 
 MODEL, DRAFT_MODEL = "pocket", "pocket-foreign"
-BUNDLED, BUNDLED_TEMPERATURE = ("pocket", "pocket-draft", "pocket-foreign"), 0.8
 WIKIPEDIA, ALPACA, SYNTHETIC = "Wikipedia", "pl_alpaca", "Synthetic"
 STAND_INS = {
     WIKIPEDIA: "paragraphs of guides, documentation and novels, to be continued",
@@ -60,6 +60,7 @@ STRATEGIES = {
 NOISY, CONTEXT = "lattice, shared noise", "context-aware"
 WIDE = 4
 """A draft of k tokens of the draft model may become so many times k tokens of the target, or nodes of a lattice."""
+DRAFTERS = "Bielik-1.5B", "Llama-3.2-1B", "Qwen2.5-1.5B"
 Key = tuple[str, str, str, int]
 """Drafter, strategy, data set and k."""
 
@@ -83,44 +84,25 @@ PRINTED = dict(_table2())
 """Acceptance in percent: Tables 2, 4 and 11."""
 
 
-def parser(said: str | None, model: Sequence[str] = (MODEL,), new_tokens: int = 64) -> argparse.ArgumentParser:
-    found = common.parser(said)
-    add = found.add_argument
-    add("--model", "-m", nargs="+", default=[*model], metavar="MODEL", help=f"target models ({' '.join(model)})")
-    add("--draft-model", nargs="+", default=[DRAFT_MODEL], metavar="MODEL", help=f"draft models ({DRAFT_MODEL})")
-    add("--dtype", metavar="TYPE", help="float32, bfloat16 or float16 (the model's own)")
-    add("--device", metavar="DEVICE", help="where to run them (default: $PACELINE_DEVICE, or auto)")
-    add("--k", type=int, nargs="+", default=[2, 4], metavar="K", help="tokens of a draft, the draft model's (2 4)")
-    add("--strategies", nargs="+", metavar="NAME", help=f"of {', '.join(map(repr, STRATEGIES))} (all)")
-    add("--prompts", type=named_file, nargs="+", default=[], metavar="NAME=FILE", help="your prompts of a data set")
-    add("--limit", type=int, default=4, metavar="N", help="prompts of each data set (4; the paper has 50)")
-    add("--max-new-tokens", type=int, default=new_tokens, metavar="N", help=f"of each ({new_tokens}; the paper: 128)")
-    add("--temperature", type=float, metavar="T", help="0 is greedy (0.8 for bundled models, else 0)")
-    add("--seed", type=int, default=0, metavar="S", help="same seed, same texts (0)")
-    add("--data", type=Path, metavar="DIR", help="the data folder (default: $PACELINE_DATA)")
-    add("--quick", action="store_true", help="less of everything, in under a minute")
-    return found
+UNIT = Option("UNIT", "what acceptance is a share of (drafted)", choices=("drafted", "k", "emitted"))
 
 
-def named_file(given: str) -> tuple[str, Path]:
-    name, equals, file = given.partition("=")
-    if not (name and equals and file):
-        raise argparse.ArgumentTypeError(f"name a data set and its file, as in Wikipedia=wiki.jsonl; got {given!r}")
-    return name, Path(file)
+def options(**own: Any) -> dict[str, Option]:
+    """The options of all items that measure, and those of one."""
+    usual = {"model": (MODEL,), "draft_model": (DRAFT_MODEL,), "k": (2, 4), "limit": 4}
+    own = {"strategies": Option("NAME", f"of {', '.join(map(repr, STRATEGIES))} (all)", default=()), **own}
+    names = "dtype", "device", "prompts", "max_new_tokens", "temperature", "seed", "data", "quick"
+    return asked(*names, **usual | own)
 
 
-def checked(given: argparse.Namespace) -> argparse.Namespace:
-    """The options, in order. ValueError where they are none."""
-    for name, values in {"k": given.k, "limit": [given.limit], "max-new-tokens": [given.max_new_tokens]}.items():
-        if min(values) < 1:
-            raise ValueError(f"--{name} must be at least 1, not {min(values)}")
-    if unknown := [name for name in given.strategies or [] if name not in STRATEGIES]:
+def checked(given: Given, tokens: int) -> Given:
+    """The options, in order; ``tokens`` of a text are enough to be quick. ValueError where they are none."""
+    if given.quick:
+        given.limit, given.max_new_tokens = min(given.limit, 2), min(given.max_new_tokens, tokens)
+    if unknown := [name for name in given.strategies if name not in STRATEGIES]:
         raise ValueError(f"there is no strategy {unknown[0]!r}; there are {', '.join(map(repr, STRATEGIES))}")
-    if given.temperature is None:
-        bundled = all(model.partition("+")[0] in BUNDLED for model in given.model)
-        given.temperature = BUNDLED_TEMPERATURE if bundled else 0.0
-    if given.strategies is None:
-        given.strategies = [name for name in STRATEGIES if given.temperature or name != NOISY]
+    given.temperature = temperature_of(given.temperature, *given.model)
+    given.strategies = given.strategies or [name for name in STRATEGIES if given.temperature or name != NOISY]
     given.k = sorted(set(given.k))
     return given
 
@@ -130,7 +112,7 @@ def method(drafter: str, strategy: str, k: int) -> str:
     return f"assistant:model='{drafter}',length={k},{STRATEGIES[strategy]}@fixed:{WIDE * k}"
 
 
-def datasets(given: argparse.Namespace) -> tuple[dict[str, list[Prompt]], list[str]]:
+def datasets(given: Given) -> tuple[dict[str, list[Prompt]], list[str]]:
     """The prompts of every data set, and notes on what stands in for what."""
     found, notes, own = dict[str, list[Prompt]](), list[str](), dict(given.prompts)
     for name in dict.fromkeys([*STAND_INS, *own]):
@@ -146,7 +128,7 @@ def datasets(given: argparse.Namespace) -> tuple[dict[str, list[Prompt]], list[s
     return found, notes
 
 
-def stand_in(name: str, given: argparse.Namespace) -> list[Prompt]:
+def stand_in(name: str, given: Given) -> list[Prompt]:
     if name == SYNTHETIC:
         few = QUESTIONS[: given.limit]
         return [Prompt(key=f"pl-question-{n}", task=name, language="pl", turns=(q,)) for n, q in enumerate(few, 1)]
@@ -188,7 +170,7 @@ UNIT_NAMES = {"drafted": DRAFTED, "k": OWN, "emitted": WRITTEN}
 """Units as options name them."""
 
 
-def counted(lm: Any, prompt: Prompt, method: str, given: argparse.Namespace) -> Text:
+def counted(lm: Any, prompt: Prompt, method: str, given: Given) -> Text:
     """One text, counted."""
     spec, _, planner = method.partition("@")
     asked = [{"role": "user", "content": prompt.turns[0]}] if prompt.chat else prompt.turns[0]
@@ -196,6 +178,29 @@ def counted(lm: Any, prompt: Prompt, method: str, given: argparse.Namespace) -> 
     totals = lm.generate(asked, method=spec, planner=planner, **how).totals
     drafts = totals.drafted, totals.accepted, totals.counts["draft_tokens"]
     return Text(totals.rounds, totals.tokens_in_rounds, *drafts, totals.counts["rows_rolled_back"])
+
+
+Cells = Mapping[Key, Sequence[Text]]
+
+
+def measured(given: Given, found: Mapping[str, Sequence[Prompt]], notes: Sequence[str]) -> tuple[Cells, list[str]]:
+    """The texts of every condition, and notes."""
+    lm = paceline.load(given.model[0], dtype=given.dtype, device=given.device, generation_config=False)
+    cells, failed = dict[Key, list[Text]](), dict[tuple[str, str], str]()
+    conditions = [(d, s, k) for d in given.draft_model for s in given.strategies for k in given.k]
+    for number, (drafter, strategy, k) in enumerate(conditions):
+        progress(f"{drafter}, {strategy}, k = {k}", number, len(conditions))
+        for dataset, prompts in found.items():
+            try:
+                texts = [counted(lm, prompt, method(drafter, strategy, k), given) for prompt in prompts]
+            except ValueError as why:
+                failed[drafter, strategy] = str(why)
+                break
+            cells[drafter, strategy, dataset, k] = texts
+    progress("")
+    if not cells:
+        raise ValueError(f"nothing could be measured: {'; '.join(failed.values())}")
+    return cells, [*notes, *(f"{d}, {s}: {why}" for (d, s), why in failed.items())]
 
 
 def acceptance(texts: Sequence[Text], unit: str = DRAFTED) -> float:
@@ -221,15 +226,19 @@ def by_chance(one: Sequence[float], other: Sequence[float], *, paired: bool = Fa
     test = stats.ttest_rel if paired else stats.ttest_ind
     known = len(one) > 1 and len(other) > 1 and bool(np.ptp(np.concatenate([one, other])))
     chance = float(test(one, other).pvalue) if known else math.nan
-    return "" if chance < 1 - CONFIDENCE else common.CHANCE
+    return "" if chance < 1 - CONFIDENCE else CHANCE
+
+
+def beside(drafter: str, cells: Mapping[str, float | None], form: str) -> str:
+    """The paper's number of this drafter, or of all its drafters where it is none of them."""
+    known = {one: number for one, number in cells.items() if number is not None}
+    own = [number for one, number in known.items() if is_called(drafter, one)]
+    return " / ".join(format(number, form) for number in own or known.values())
 
 
 def printed(drafter: str, strategy: str, dataset: str, k: int) -> str:
-    """The paper's cell of this drafter, or of all three where it is none of them."""
-    cells = {one: PRINTED.get((one, strategy, dataset, k)) for one in ("Bielik-1.5B", "Llama-3.2-1B", "Qwen2.5-1.5B")}
-    own = [alpha for one, alpha in cells.items() if alpha is not None and is_called(drafter, one)]
-    known = own or [alpha for alpha in cells.values() if alpha is not None]
-    return " / ".join(f"{alpha:.1f}" for alpha in known)
+    """The paper's acceptance."""
+    return beside(drafter, {one: PRINTED.get((one, strategy, dataset, k)) for one in DRAFTERS}, ".1f")
 
 
 def is_called(model: str, name: str) -> bool:

@@ -1,14 +1,4 @@
-"""How far the vocabularies of two tokenizers overlap, and how much of running text the common part is.
-
-    python -m papers.bielik.overlap
-    python -m papers.bielik.overlap --tokenizers bielik-v2 qwen2-2.5-3 --texts pl=news.txt
-
-The paper decides against drafts from the intersection of two vocabularies, which it calls too small for Polish
-(sections 2.2 and 3.2), and explains the acceptance of untranslated drafts by ids that mean the same in both (section
-6.3). It has no numbers. Here a token is the bytes that it stands for, so a marker of a space is a space; special tokens
-are left out. Without options: the tokenizers of the data folder and of the bundled models, on the beginnings of its
-Polish, English and Ukrainian texts.
-"""
+"""How far the vocabularies of two tokenizers overlap."""
 
 from __future__ import annotations
 
@@ -19,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline_lab import Sources, Vocabulary, open_vocabulary, tokenizers_in
-from papers.common import Claim, Report, parser, script
-from papers.dictspec.data import add_data, by_language, tokenizers
+from papers.dictspec.data import RUNNING, tokenizers
+from papers.driver import Given, by_name
+from papers.report import Claim, Report, Table
 
 LANGUAGES = "pl", "en", "uk"
-RUNNING = "text"
-"""Folder of the data folder: running text by language."""
 BUNDLED = "pocket", "pocket-foreign"
 CHARACTERS = 100_000
 POLISH = frozenset("ąćęłńóśźżĄĆĘŁŃÓŚŹŻ")
@@ -143,7 +132,7 @@ def percent(share: float) -> str:
     return "" if math.isnan(share) else f"{100 * share:.1f}%"
 
 
-def matrix(title: str, pairs: Pairs, cell: Cell) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def matrix(title: str, pairs: Pairs, cell: Cell) -> Table:
     """Rows of targets and columns of drafters."""
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
     rows = [(name, *(cell(pairs[name, other]) if (name, other) in pairs else "" for other in names)) for name in names]
@@ -194,17 +183,17 @@ def report(pairs: Pairs, notes: Sequence[str]) -> Report:
     return Report("Bielik: overlap of vocabularies", tables, list(claims(pairs)), notes, data=data)
 
 
-def main() -> None:
-    options = parser(__doc__)
-    add_data(options)
-    options.add_argument(
-        "--characters", type=int, default=CHARACTERS, metavar="N", help="of each text, from its beginning (100000)"
-    )
-    given = options.parse_args()
-    if given.characters < 1:
-        raise ValueError(f"--characters must be more than 0, not {given.characters}")
+def overlaps(given: Given) -> Report:
+    """How far the vocabularies of two tokenizers overlap, and how much of running text the common part is.
+
+    The paper decides against drafts from the intersection of two vocabularies, which it calls too small for Polish
+    (sections 2.2 and 3.2), and explains the acceptance of untranslated drafts by ids that mean the same in both
+    (section 6.3). It has no numbers. Here a token is the bytes that it stands for, so a marker of a space is a space;
+    special tokens are left out. Without options: the tokenizers of the data folder and of the bundled models, on the
+    beginnings of its Polish, English and Ukrainian texts.
+    """
     sources = Sources(given.data)
-    named = by_language(given.texts or [])
+    named = by_name(given.texts)
     texts = {name: beginnings(sources, files, given.characters) for name, files in named.items()}
     texts = texts or texts_in(sources, given.characters)
     places = tokenizers(given.tokenizers or [*tokenizers_in(sources), *BUNDLED], sources)
@@ -218,8 +207,4 @@ def main() -> None:
     sizes = ", ".join(f"{len(one.ordinary)} of {name}" for name, one in tokens.items())
     notes = [f"ordinary tokens: {sizes}"]
     notes += [f"{name}: {sum(map(len, parts))} characters of {len(parts)} files" for name, parts in texts.items()]
-    report(pairs, notes).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return report(pairs, notes)

@@ -1,20 +1,4 @@
-"""Section 6.4: what context before a draft brings, and what rewinding the cache to before it would cost.
-
-    python -m papers.bielik.rewind
-    python -m papers.bielik.rewind --tokenizers bielik-v2 llama3 --texts pl=news.txt --prefix 1 5 9
-
-A count on texts that are known, with tokenizers alone. The first tokenizer is the target's. In each round the drafter
-drafts the next k tokens of the very text, in its own vocabulary, so every rejection is one of translation:
-
-naive      the draft is encoded alone; SentencePiece then puts a space before it
-bare       the same behind a line break, so without that space
-context:p  encoded behind the last p tokens, of which as many are dropped as they have alone (Algorithm 2)
-rewind:p   where the draft changes the tokens before it, their rows are rolled back and scored again
-
-The target has chosen the committed tokens already, and a lossless verifier does not choose others: a token that merges
-with them is rejected, and the rows were scored in vain. `by bytes` counts such tokens as if they were let through,
-which writes the same text in other tokens than plain decoding does. Rewinding is no option of the method.
-"""
+"""Section 6.4: what context before a draft brings, and what rewinding the cache would cost."""
 
 from __future__ import annotations
 
@@ -23,8 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline_lab import Sources, Vocabulary, open_suite, open_vocabulary, tokenizers_in
-from papers.common import Claim, Report, parser, script
-from papers.dictspec.data import add_data, by_language, tokenizers
+from papers.dictspec.data import tokenizers
+from papers.driver import Given
+from papers.report import Claim, Report
 
 PAPERS = ("bielik-v2", "bielik-v3-APT4", "llama3", "qwen2-2.5-3")
 """The tokenizers of the paper's target and draft models."""
@@ -147,7 +132,7 @@ def claims(counts: Counts, prefix: int) -> Iterator[Claim]:
 def texts_of(given_texts: Sequence[tuple[str, Path]], sources: Sources, limit: int) -> tuple[list[str], str]:
     """Texts to replay, and what they are."""
     if given_texts:
-        files = [file for paths in by_language(given_texts).values() for file in paths]
+        files = [file for _, file in given_texts]
         lines = [line for file in files for line in sources.text(file).split("\n") if len(line) > WINDOW // 4]
         return lines[:limit], ", ".join(map(str, files))
     try:
@@ -157,24 +142,28 @@ def texts_of(given_texts: Sequence[tuple[str, Path]], sources: Sources, limit: i
     return [prompt.turns[0] for prompt in found.prompts], f"of the suite {found.suite}"
 
 
-def main() -> None:
-    options = parser(__doc__)
-    add_data(options)
-    add = options.add_argument
-    add("--k", type=int, nargs="+", default=[2, 4], metavar="K", help="tokens of a draft, the drafter's (2 4)")
-    add("--prefix", type=int, nargs="+", default=[1, PREFIX], metavar="P", help=f"tokens before a draft (1 {PREFIX})")
-    add("--limit", type=int, default=20, metavar="N", help="texts (20)")
-    add("--quick", action="store_true", help="6 texts")
-    given = options.parse_args()
-    if min(*given.k, *given.prefix, given.limit) < 1:
-        raise ValueError("--k, --prefix and --limit must be at least 1")
+def rewind(given: Given) -> Report:
+    """Section 6.4: what context before a draft brings, and what rewinding the cache to before it would cost.
+
+    A count on texts that are known, with tokenizers alone. The first tokenizer is the target's. In each round the
+    drafter drafts the next k tokens of the very text, in its own vocabulary, so every rejection is one of translation:
+
+    naive      the draft is encoded alone; SentencePiece then puts a space before it
+    bare       the same behind a line break, so without that space
+    context:p  encoded behind the last p tokens, of which as many are dropped as they have alone (Algorithm 2)
+    rewind:p   where the draft changes the tokens before it, their rows are rolled back and scored again
+
+    The target has chosen the committed tokens already, and a lossless verifier does not choose others: a token that
+    merges with them is rejected, and the rows were scored in vain. `by bytes` counts such tokens as if they were let
+    through, which writes the same text in other tokens than plain decoding does. Rewinding is no option of the method.
+    """
     sources = Sources(given.data)
     here = [name for name in PAPERS if name in tokenizers_in(sources)]
     places = tokenizers(given.tokenizers or (here if PAPERS[0] in here and len(here) > 1 else BUNDLED), sources)
     if len(places) < 2:
         raise ValueError("drafts are of another tokenizer than the target's; name two with --tokenizers TARGET DRAFTER")
     (first, target), *others = ((name, open_vocabulary(place)) for name, place in places.items())
-    texts, what = texts_of(given.texts or [], sources, 6 if given.quick else given.limit)
+    texts, what = texts_of(given.texts, sources, 6 if given.quick else given.limit)
     if not texts:
         raise ValueError(f"there is no line of more than {WINDOW // 4} characters in {what}")
     ways = ["naive", "bare", *(f"{way}:{p}" for p in given.prefix for way in ("context", "rewind"))]
@@ -196,8 +185,4 @@ def main() -> None:
         "counts": [{"drafter": d, "way": w, "k": k, **asdict(c)} for (d, w, k), c in counts.items()],
     }
     found = claims(counts, max(given.prefix))
-    Report("Bielik, section 6.4: context and rewinding", [(HEAD, rows)], list(found), notes, data=data).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return Report("Bielik, section 6.4: context and rewinding", [(HEAD, rows)], list(found), notes, data=data)

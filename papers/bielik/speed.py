@@ -1,39 +1,18 @@
-"""Tables 3, 4 and 11: tokens per second and speed-up by the way that drafts are translated, and by draft length.
-
-    python -m papers.bielik.speed --quick
-    python -m papers.bielik.speed --limit 12 --max-new-tokens 128 --out runs/papers/bielik
-    python -m papers.bielik.buckets runs/papers/bielik/*
-    python -m papers.bielik.breakeven runs/papers/bielik/* --ratio R
-
-Every condition writes every prompt right after the others, as in `bench run`, and a ratio is of two texts of the same
-prompt. The shortest k has all ways to translate; longer drafts have the context-aware way, as in the paper, and ours.
-Runs are kept in OUT, a folder for each target model, for `buckets` and `breakeven`; the same command goes on with them.
-Without a model the target is `pocket` at three costs, which ballast gives it: it writes the same texts more slowly.
-"""
+"""Tables 3, 4 and 11: speed by the way that drafts are translated."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import paceline
 from paceline_lab import Summary, as_lines, race_methods
-from papers import common
-from papers.bielik.measured import (
-    ALPACA,
-    CONTEXT,
-    STAND_INS,
-    checked,
-    datasets,
-    is_called,
-    method,
-    parser,
-)
-from papers.common import Claim, Report, Way, script
-from papers.unispec.common import faster, verdicts, with_interval
-from papers.unispec.main import machine_of
+from papers.bielik.measured import ALPACA, CONTEXT, STAND_INS, beside, checked, datasets, method
+from papers.driver import Given, progress, write
+from papers.lab import folder_of
+from papers.report import Claim, Report, Table, Way
+from papers.speeds import UNKNOWN, faster, machine_of, verdicts, with_interval, written
 
 MODELS = tuple(f"pocket+ballast:{size}" for size in ("30M", "150M", "500M"))
 Cell = tuple[float, float]
@@ -61,7 +40,7 @@ Condition = tuple[str, str, int]
 """Drafter, strategy and k."""
 
 
-def conditions(given: argparse.Namespace) -> dict[Condition, str]:
+def conditions(given: Given) -> dict[Condition, str]:
     """The methods: all strategies with the least k, the context-aware one and ours with the others."""
     later = [one for one in given.strategies if one == CONTEXT or one.startswith("lattice")]
     return {
@@ -73,22 +52,20 @@ def conditions(given: argparse.Namespace) -> dict[Condition, str]:
 
 
 def printed(drafter: str, strategy: str, k: int, dataset: str) -> str:
-    """The paper's speed-up of this drafter, or of all three where it is none of them."""
-    found = dict[str, float]()
-    for one in TABLE4:
-        if dataset in STAND_INS:
-            at = list(STAND_INS).index(dataset)
-            if k == 2 and (one, strategy) in TABLE3:
-                found[one] = TABLE3[one, strategy][at][1]
-            elif k == 4 and strategy == CONTEXT:
-                found[one] = TABLE4[one][at]
-            elif k == 6 and strategy == CONTEXT and dataset == ALPACA:
-                found[one] = TABLE11[one]
-    own = [x for one, x in found.items() if is_called(drafter, one)]
-    return " / ".join(f"{x:.2f}" for x in own or found.values())
+    """The paper's speed-up."""
+    found = dict[str, float | None]()
+    for one in TABLE4 if dataset in STAND_INS else ():
+        at = list(STAND_INS).index(dataset)
+        if k == 2 and (one, strategy) in TABLE3:
+            found[one] = TABLE3[one, strategy][at][1]
+        elif k == 4 and strategy == CONTEXT:
+            found[one] = TABLE4[one][at]
+        elif k == 6 and strategy == CONTEXT and dataset == ALPACA:
+            found[one] = TABLE11[one]
+    return beside(drafter, found, ".2f")
 
 
-def table(run: Summary, entries: Mapping[Condition, str]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def table(run: Summary, entries: Mapping[Condition, str]) -> Table:
     head = [run.run.name, "k"]
     for dataset in run.tasks:
         head += [f"{dataset}, tokens/s", "x plain [95%]", "paper"]
@@ -103,9 +80,8 @@ def speeds(name: str, k: str, run: Summary, entry: str, paper: Sequence[str]) ->
     row = [name, k]
     for dataset, cell in zip(run.tasks, paper, strict=True):
         figures = run.figures(entry, dataset)
-        rate = figures.tokens_per_second if figures is not None else None
-        ratio = figures.speed_up if figures is not None else None
-        row += ["" if rate is None else f"{rate:.1f}", "" if ratio is None else with_interval(ratio), cell]
+        rate, ratio = (None, None) if figures is None else (figures.tokens_per_second, figures.speed_up)
+        row += [written(rate, ".1f"), with_interval(ratio or UNKNOWN), cell]
     return tuple(row)
 
 
@@ -125,29 +101,31 @@ def claims(run: Summary, entries: Mapping[Condition, str]) -> Iterator[Claim]:
             yield faster(run, more, one, claim, "0.28 to 0.40 plain speeds less with k = 4 than 2", Way.BELOW)
 
 
-def raced(given: argparse.Namespace, model: str, entries: Mapping[Condition, str], prompts: Path) -> Summary:
+def raced(given: Given, model: str, entries: Mapping[Condition, str], prompts: Path) -> Summary:
     lm = paceline.load(model, dtype=given.dtype, device=given.device, generation_config=False)
-    out = given.out / model.replace("/", "-").replace(":", "-")
     how = {name: getattr(given, name) for name in ("max_new_tokens", "temperature", "seed", "repeat")}
-    return race_methods(lm, [*entries.values()], out=out, suite=f"prompts:{prompts}", progress=common.progress, **how)
+    how |= {"suite": f"prompts:{prompts}", "out": given.out / folder_of(model), "progress": progress}
+    return race_methods(lm, [*entries.values()], **how)
 
 
-def main() -> None:
-    options = parser(__doc__, model=MODELS)
-    options.set_defaults(k=[2, 4, 6])
-    options.add_argument("--repeat", type=int, default=1, metavar="N", help="write everything N times (1)")
-    options.add_argument("--out", type=Path, metavar="DIR", help="where runs are kept (runs/papers/bielik)")
-    given = options.parse_args()
+def speed(given: Given) -> Report:
+    """Tables 3, 4 and 11: tokens per second and speed-up by the way that drafts are translated, and by draft length.
+
+    Every condition writes every prompt right after the others, as in `bench run`, and a ratio is of two texts of the
+    same prompt. The shortest k has all ways to translate; longer drafts have the context-aware way, as in the paper,
+    and ours. Runs are kept in OUT, a folder for each target model, for `buckets` and `breakeven`; the same command goes
+    on with them. Without a model the target is `pocket` at three costs, which ballast gives it: it writes the same
+    texts more slowly.
+    """
     if given.quick:
-        given.model, given.limit = given.model[:1], min(given.limit, 2)
-        given.k, given.max_new_tokens = given.k[:2], min(given.max_new_tokens, 16)
+        given.model, given.k = given.model[:1], given.k[:2]
     given.out = given.out or Path("runs", "papers", "bielik-quick" if given.quick else "bielik")
-    entries = conditions(checked(given))
+    entries = conditions(checked(given, tokens=16))
     found, notes = datasets(given)
     prompts = given.out.parent / f"{given.out.name}.jsonl"
-    common.write(prompts, as_lines([replace(p, task=name, language="pl") for name, ps in found.items() for p in ps]))
+    write(prompts, as_lines([replace(p, task=name, language="pl") for name, ps in found.items() for p in ps]))
     runs = [raced(given, model, entries, prompts) for model in given.model]
-    common.progress("")
+    progress("")
     texts = {run.run.name: [verdicts(f) for e in run.entries[1:] if (f := run.figures(e)) is not None] for run in runs}
     notes += [
         f"{name}: texts are {', '.join(dict.fromkeys(found))} to plain decoding's" for name, found in texts.items()
@@ -155,8 +133,4 @@ def main() -> None:
     notes += [*dict.fromkeys(map(machine_of, runs)), f"runs are kept in {given.out}"]
     tables, said = [table(run, entries) for run in runs], [one for run in runs for one in claims(run, entries)]
     data = {"out": str(given.out), "runs": {run.run.name: run.as_dict() for run in runs}}
-    Report("Bielik, Tables 3, 4 and 11: speed across tokenizers", tables, said, notes, data=data).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return Report("Bielik, Tables 3, 4 and 11: speed across tokenizers", tables, said, notes, data=data)

@@ -9,57 +9,50 @@ are left. The same command goes on with the parts that have no result yet; `--ag
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from paceline_lab import terminable
-from papers.common import Report, parser, script
 from papers.device.parts import KINDS, SMALL, Sizes, parts_of
 from papers.device.running import Record, here, run_all
 from papers.device.tables import notes, tables
+from papers.driver import OPTIONS, Given, Item, Option, asked, run
+from papers.report import Report
 
-MINUTES = 8.0
 INTERRUPTED = 130
+SIZED = {
+    "shapes": Option("MODEL", "models of forwards: random:8b random:1b", default=()),
+    "model": replace(OPTIONS["model"], help="model of the check and of the first start: pocket"),
+    "targets": Option("MODEL", "models of rounds, and the first for all parts after them", default=()),
+    "draft": OPTIONS["draft"],
+    "dtype": Option("TYPE", "type of forwards, rounds and all after them: bfloat16"),
+}
+"""Options that change the usual sizes."""
+OPTIONS_OF_PARTS = {
+    "out": Option("FILE.json", "where results are kept", OPTIONS["out"].kind, required=True),
+    "minutes": Option("M", "for all parts together", float, 8.0, above=0),
+    "parts": Option("PART", f"only these: {', '.join(KINDS)}", default=KINDS, choices=KINDS),
+    "again": Option("", "also run the parts that have a result", default=False),
+    "device": Option("DEVICE", "where models run (cuda where there is a GPU, else cpu)"),
+    "small": Option("", "tiny models, few rows and tokens (always on a CPU)", default=False),
+}
 
 
-def options() -> argparse.Namespace:
-    asked = parser(__doc__)
-    add = asked.add_argument
-    add("--out", type=Path, required=True, metavar="FILE.json", help="where results are kept")
-    add("--minutes", type=float, default=MINUTES, metavar="M", help="for all parts together (8)")
-    add("--parts", nargs="+", choices=KINDS, default=KINDS, metavar="PART", help=f"only these: {', '.join(KINDS)}")
-    add("--again", action="store_true", help="also run the parts that have a result")
-    add("--device", metavar="DEVICE", help="where models run (cuda where there is a GPU, else cpu)")
-    add("--small", action="store_true", help="tiny models, few rows and tokens (always on a CPU)")
-    add("--shapes", nargs="+", metavar="MODEL", help="models of forwards (random:8b random:1b)")
-    add("--model", "-m", metavar="MODEL", help="model of the check and of the first start (pocket)")
-    add("--targets", nargs="+", metavar="MODEL", help="models of rounds, and the first for all parts after them")
-    add("--draft", metavar="MODEL", help="draft model (pocket-draft)")
-    add("--dtype", metavar="TYPE", help="type of forwards, rounds and all after them (bfloat16)")
-    return asked.parse_args()
-
-
-def sizes_of(given: argparse.Namespace, *, small: bool) -> Sizes:
+def sizes_of(given: Given, *, small: bool) -> Sizes:
     """The usual sizes, and what was asked for."""
-    names = ("shapes", "model", "targets", "draft", "dtype")
-    asked = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    asked = {name: value for name in SIZED if (value := getattr(given, name))}
     return replace(SMALL if small else Sizes(), **asked)
 
 
-def main() -> None:
-    given = options()
-    if not given.minutes > 0:
-        raise ValueError(f"--minutes must be more than 0, not {given.minutes:g}")
-    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+def device(given: Given) -> Report:
+    """All parts on one device, and what they found."""
+    name = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.device(name).type == "cuda" and not torch.cuda.is_available():
         raise ValueError("torch finds no GPU here; --device cpu runs the smallest form")
-    small = given.small or device == "cpu"
-    parts = parts_of(sizes_of(given, small=small), device)
-    parts = [part for part in parts if part.kind in given.parts]
+    small = given.small or name == "cpu"
+    parts = [part for part in parts_of(sizes_of(given, small=small), name) if part.kind in given.parts]
     record = Record(given.out)
     try:
         with terminable():
@@ -67,11 +60,13 @@ def main() -> None:
     except KeyboardInterrupt:
         print(f"\n{given.out} has what was finished; the same command goes on", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    title = f"One device: {device}{', smallest form' if small else ''}"
+    title = f"One device: {name}{', smallest form' if small else ''}"
     data = {"parts": {part.name: record.parts[part.name] for part in parts if part.name in record.parts}}
     print()
-    Report(title, tables(parts, record.parts), notes=notes(parts, record.parts), data=data).show(given)
+    return Report(title, tables(parts, record.parts), notes=notes(parts, record.parts), data=data)
 
+
+ITEM = Item("device", device, asked(**OPTIONS_OF_PARTS | SIZED))
 
 if __name__ == "__main__":
-    script(main)
+    run("device", __doc__, ITEM)

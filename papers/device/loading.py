@@ -5,18 +5,12 @@ python -m papers.device.loading --model pocket
 
 from __future__ import annotations
 
-import argparse
-
 from paceline_lab import load_in_steps
-from papers.device.findings import found
+from papers.device.findings import found, options_of
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--model", default="pocket", metavar="MODEL", help="the model (pocket)")
-    asked.add_argument("--device", default="cpu", metavar="DEVICE", help="where it runs (cpu)")
-    asked.add_argument("--dtype", metavar="TYPE", help="its type")
-    given = asked.parse_args()
+    given = options_of(__doc__).parse_args()
     for step, seconds in load_in_steps(given.model, device=given.device, dtype=given.dtype):
         found(step, seconds=seconds)
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import paceline
 from paceline_lab import open_meter, open_suite
-from papers.common import script
 from papers.device.findings import found, not_run, options_of, short
 from papers.device.profiles import profiled
+from papers.driver import script
 
 SUITE, LANGUAGE = "stories", "en"
 WARM = 2

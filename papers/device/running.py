@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO
 
 from paceline_lab import sitting
-from papers.common import write
 from papers.device import findings
 from papers.device.findings import KEY, Finding, findings_of, short
+from papers.driver import write
 
 DONE, FAILED, OVER, NOT_RUN = "done", "failed", "over its limit", "not run"
 UNREADABLE = KeyError, IndexError, TypeError, ValueError

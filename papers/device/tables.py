@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from papers.device.findings import KEY, Finding
 from papers.device.parts import fastest, timed
 from papers.device.running import DONE, UNREADABLE, Kept, Part
+from papers.report import Table
 
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 ROUNDS = ("rounds", "mirror", "energy")
 
 

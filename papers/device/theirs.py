@@ -16,8 +16,8 @@ import torch
 
 import paceline
 from paceline_lab import Watch, generated, open_suite, ordinary
-from papers.common import script
 from papers.device.findings import found, options_of, short
+from papers.driver import script
 
 OURS = "paceline, plain"
 STATIC: dict[str, Any] = {"cache_implementation": "static"}

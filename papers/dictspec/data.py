@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline_lab import Sources, tokenizers_in
+from papers.driver import by_name
 
 if TYPE_CHECKING:
     from paceline_lab import Vocabulary
 
-PARALLEL = "parallel"
-"""Folder of the data folder: texts that say the same in many languages, line by line."""
+PARALLEL, RUNNING = "parallel", "text"
+"""Folders of the data folder: texts that say the same in many languages, line by line, and running text by language."""
+NO_TEXTS = "there are no texts in the data folder; name some with --texts LANG=FILE"
 AT_ONCE = 1000
 """Lines that are encoded together."""
-
-
-def add_data(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tokenizers", nargs="+", metavar="T", help="folders, models, or names in DIR/tokenizers of the data folder"
-    )
-    parser.add_argument("--texts", type=named_text, nargs="+", metavar="LANG=FILE", help="texts, as in uk=news.txt")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="the data folder (default: $PACELINE_DATA)")
-
-
-def named_text(given: str) -> tuple[str, Path]:
-    """A language and a file of it."""
-    language, equals, file = (part.strip() for part in given.partition("="))
-    if not (language and equals and file):
-        raise argparse.ArgumentTypeError(f"name a language and its file, as in uk=news.txt; got {given!r}")
-    return language, Path(file)
-
-
-def by_language(named: Sequence[tuple[str, Path]]) -> dict[str, list[Path]]:
-    return {one: [file for language, file in named if language == one] for one, _ in named}
 
 
 def parallel(sources: Sources) -> dict[str, list[Path]]:
     """The parallel texts of the data folder, by language: ``crh-Latn`` of ``oldi-crh_Latn.txt``."""
     folder = sources.find(PARALLEL)
     files = sorted(folder.glob("*.txt")) if folder is not None else []
-    return by_language([(file.stem.removeprefix("oldi-").replace("_", "-"), file) for file in files])
+    return by_name([(file.stem.removeprefix("oldi-").replace("_", "-"), file) for file in files])
 
 
 def tokenizers(named: Sequence[str] | None, sources: Sources, usual: Sequence[str] | None = None) -> dict[str, str]:

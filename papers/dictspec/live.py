@@ -1,19 +1,8 @@
-"""Table 5: four configurations inside vLLM: plain, its own prompt n-grams, a dictionary, and both (hybrid).
-
-    python -m papers.dictspec.live --vllm DIR/bin/python
-    python -m papers.dictspec.live --vllm DIR/bin/python --model FOLDER --dict uk=uk.dict crh-Cyrl=cyrl.dict
-
-``--vllm`` is the Python of an environment with vLLM and paceline's dependencies. Prompts are those of the suite
-``dictspec``. Texts are greedy, so all configurations write the same. A step of a text writes what it accepts and one
-token more, so steps and acceptance hold on any machine, and times only on this one. The paper's claims are about time,
-so time decides them; it is that of one run and has no interval. The steps stand beside it.
-"""
+"""Table 5: four configurations inside vLLM: plain, its own prompt n-grams, a dictionary, and both (hybrid)."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +12,8 @@ from typing import Any, NamedTuple
 
 import paceline
 from paceline_lab import VLLMEngine, open_suite, ordinary
-from papers.common import UNBOUNDED, Claim, Report, parser, progress, script
+from papers.driver import Given, progress
+from papers.report import UNBOUNDED, Claim, Report, Table
 
 LANGUAGES = "uk", "crh-Cyrl", "crh-Latn"
 PLAIN, NGRAM, DICTIONARY, HYBRID = "plain", "prompt n-gram", "dictionary", "hybrid"
@@ -61,7 +51,7 @@ Runs = Mapping[str, Mapping[str, Run]]
 """By language and configuration."""
 
 
-def engine_of(given: argparse.Namespace, folder: str, way: str, dictionary: str | None) -> dict[str, Any]:
+def engine_of(given: Given, folder: str, way: str, dictionary: Path | None) -> dict[str, Any]:
     """What vLLM is made with."""
     engine: dict[str, Any] = {"model": folder, "dtype": given.dtype, "seed": 0, "max_num_seqs": given.batch}
     engine |= {"max_model_len": given.context, "enforce_eager": True, "disable_log_stats": False}
@@ -69,7 +59,7 @@ def engine_of(given: argparse.Namespace, folder: str, way: str, dictionary: str 
         sizes = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
         engine["speculative_config"] = {"method": "ngram", "num_speculative_tokens": given.draft, **sizes}
     elif way != PLAIN:
-        file = "" if dictionary is None else f":file='{Path(dictionary).absolute()}'"
+        file = "" if dictionary is None else f":file='{dictionary.absolute()}'"
         command = ["export", "vllm", f"{way}{file}", "--num-draft-tokens", str(given.draft), "--json"]
         engine |= settings_of(command)
         engine["additional_config"]["paceline"]["lengths"] = "fixed"  # as the paper's, and so that steps compare
@@ -85,7 +75,7 @@ def settings_of(command: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def written(given: argparse.Namespace, engine: dict[str, Any], prompts: Sequence[str]) -> Run:
+def written(given: Given, engine: dict[str, Any], prompts: Sequence[str]) -> Run:
     """Texts by an engine of its own."""
     vllm = VLLMEngine(given.vllm, engine)
     try:
@@ -97,7 +87,7 @@ def written(given: argparse.Namespace, engine: dict[str, Any], prompts: Sequence
     return Run(found["texts"], found["seconds"], drafted, accepted)
 
 
-def table(runs: Runs) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def table(runs: Runs) -> Table:
     head = ("language, configuration", "tokens/s", "x plain", "steps", "x fewer steps", "accepted of drafted")
     rows = list[Sequence[str]]()
     for language, ways in runs.items():
@@ -138,38 +128,18 @@ def report(runs: Runs, notes: Sequence[str]) -> Report:
     return Report("DictSpec, Table 5: live in vLLM", [table(runs)], list(claims(runs)), notes)
 
 
-def options() -> argparse.ArgumentParser:
-    found = parser(__doc__)
-    add = found.add_argument
-    add("--vllm", metavar="PYTHON", default=os.environ.get("PACELINE_VLLM"), help="(default: $PACELINE_VLLM)")
-    add("--model", "-m", default="pocket", metavar="MODEL", help="a folder, or a bundled model (pocket)")
-    add("--dtype", default="float32", metavar="TYPE", help="as in vLLM (float32)")
-    add("--langs", nargs="+", default=LANGUAGES, metavar="LANG", help="languages of the suite (uk crh-Cyrl crh-Latn)")
-    add(
-        "--dict",
-        nargs="+",
-        default=[],
-        metavar="LANG=FILE",
-        help="a dictionary for a language (shipped ones)",
-    )
-    add("--batch", type=int, default=5, metavar="N", help="texts at once (5)")
-    add("--limit", type=int, default=5, metavar="N", help="prompts of each language (5)")
-    add("--max-new-tokens", type=int, default=2048, metavar="N", help="tokens per text (2048)")
-    add("--context", type=int, default=4096, metavar="N", help="vLLM's max_model_len (4096)")
-    add("--draft", type=int, default=4, metavar="N", help="tokens of a draft (4, as in the paper)")
-    add("--data", type=Path, metavar="DIR", help="the data folder (default: $PACELINE_DATA)")
-    return found
+def live(given: Given) -> Report:
+    """Table 5: four configurations inside vLLM: plain, its own prompt n-grams, a dictionary, and both (hybrid).
 
-
-def main() -> None:
-    given = options().parse_args()
+    ``--vllm`` is the Python of an environment with vLLM and paceline's dependencies. Prompts are those of the suite
+    ``dictspec``. Texts are greedy, so all configurations write the same. A step of a text writes what it accepts and
+    one token more, so steps and acceptance hold on any machine, and times only on this one. The paper's claims are
+    about time, so time decides them; it is that of one run and has no interval. The steps stand beside it.
+    """
     if not given.vllm:
         raise ValueError("name the Python of an environment with vLLM: --vllm DIR/bin/python")
-    pairs = [entry.partition("=") for entry in given.dict]
-    if bad := [language for language, equals, file in pairs if not (equals and file)]:
-        raise ValueError(f"--dict takes LANG=FILE, not {bad[0]!r}")
-    dictionaries = {language: file for language, _, file in pairs}
-    found = open_suite("dictspec", data=given.data, languages=list(given.langs), limit=given.limit).prompts
+    dictionaries = dict(given.dict)
+    found = open_suite("dictspec", data=given.data, languages=given.langs, limit=given.limit).prompts
     runs: dict[str, dict[str, Run]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.model
@@ -186,14 +156,10 @@ def main() -> None:
                 progress(f"{language}, {way}", 4 * number + place, total)
                 engine = engine_of(given, folder, way, dictionaries.get(language))
                 runs.setdefault(language, {})[way] = written(given, engine, prompts)
-    named = ", ".join(f"{language} {Path(file).name}" for language, file in dictionaries.items()) or "those shipped"
+    named = ", ".join(f"{language} {file.name}" for language, file in dictionaries.items()) or "those shipped"
     notes = [
         f"{given.model}, {given.dtype}, greedy, {given.limit} prompts a language, {given.max_new_tokens} tokens each",
         f"dictionaries: {named}; drafts of at most {given.draft} tokens",
         "the paper's models are of 3 to 70 billion parameters, on GPUs",
     ]
-    report(runs, notes).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return report(runs, notes)

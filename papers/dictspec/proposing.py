@@ -1,19 +1,10 @@
-"""What drafting takes inside vLLM: microseconds of a step for each request, by the length of the texts.
-
-    python -m papers.dictspec.proposing --text uk.txt
-    python -m papers.dictspec.proposing --text uk.txt --method hybrid:file=uk.dict dictionary:file=uk.dict --batch 64
-
-No vLLM is needed: the proposer is called as vLLM calls it, with rows of a real text that go on as that text does. The
-paper has no such table.
-"""
+"""What drafting takes inside vLLM: microseconds of a step for each request, by the length of the texts."""
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -21,7 +12,8 @@ import numpy as np
 
 import paceline
 from paceline_lab import Proposer
-from papers.common import Report, parser, script
+from papers.driver import Given
+from papers.report import Report
 
 WARM = 5
 """Steps that are not counted."""
@@ -39,7 +31,7 @@ class Proposed(NamedTuple):
     """Tokens of a request in a step."""
 
 
-def proposer(method: str, folder: str, longest: int, given: argparse.Namespace, size: int) -> Proposer:
+def proposer(method: str, folder: str, longest: int, given: Given, size: int) -> Proposer:
     """As vLLM makes it."""
     model = SimpleNamespace(
         model=folder,
@@ -59,7 +51,7 @@ def proposer(method: str, folder: str, longest: int, given: argparse.Namespace, 
     return Proposer(config)
 
 
-def proposed(one: Proposer, method: str, context: int, ids: Any, given: argparse.Namespace) -> Proposed:
+def proposed(one: Proposer, method: str, context: int, ids: Any, given: Given) -> Proposed:
     """Texts that begin at places of a long one, each ``context`` tokens long."""
     longest = context + given.rounds * (given.draft + 1) + 1
     starts = np.linspace(0, len(ids) - longest, given.batch).astype(np.int64)
@@ -83,7 +75,7 @@ def proposed(one: Proposer, method: str, context: int, ids: Any, given: argparse
     return Proposed(method, context, micros[WARM:], drafted / count, accepted / count)
 
 
-def report(found: Sequence[Proposed], given: argparse.Namespace) -> Report:
+def report(found: Sequence[Proposed], given: Given) -> Report:
     head = ("method", "tokens of a text", "us a request", "least", "most (90%)", "drafted", "accepted")
     rows = [
         (
@@ -101,24 +93,12 @@ def report(found: Sequence[Proposed], given: argparse.Namespace) -> Report:
     return Report("drafting inside vLLM", [(head, rows)], notes=notes)
 
 
-def options() -> argparse.ArgumentParser:
-    found = parser(__doc__)
-    add = found.add_argument
-    add("--method", nargs="+", default=["dictionary", "hybrid", "lookup"], metavar="METHOD", help="what drafts")
-    add("--model", "-m", default="pocket", metavar="MODEL", help="whose tokenizer (pocket)")
-    add("--text", type=Path, required=True, metavar="FILE", help="a text of a megabyte or more, in UTF-8")
-    add("--batch", type=int, default=64, metavar="N", help="requests in a step (64)")
-    add("--context", type=int, nargs="+", default=[512, 8000], metavar="N", help="tokens of each text (512 8000)")
-    add("--rounds", type=int, default=200, metavar="N", help="steps (200)")
-    add("--draft", type=int, default=8, metavar="N", help="tokens of a draft (8)")
-    add("--lengths", default="adaptive", choices=("adaptive", "fixed"), help="how many of them (adaptive)")
-    return found
+def proposing(given: Given) -> Report:
+    """What drafting takes inside vLLM: microseconds of a step for each request, by the length of the texts.
 
-
-def main() -> None:
-    given = options().parse_args()
-    if min(given.batch, given.rounds - WARM, given.draft, *given.context) < 1:
-        raise ValueError(f"--batch, --draft and --context are from 1 on, and --rounds from {WARM + 1} on")
+    No vLLM is needed: the proposer is called as vLLM calls it, with rows of a real text that go on as that text does.
+    The paper has no such table.
+    """
     lm = paceline.load(given.model, dtype="float32")
     if lm.vocabulary is None:
         raise ValueError(f"{given.model} has no tokenizer")
@@ -133,8 +113,4 @@ def main() -> None:
             for method in given.method
             for context in given.context
         ]
-    report(found, given).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return report(found, given)

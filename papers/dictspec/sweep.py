@@ -1,6 +1,6 @@
 """Dictionaries of every order, rule, size and least probability, emulated on text that they were not counted on.
 
-    python -m papers.dictspec.sweep --out runs/dictionaries
+    python -m papers.dictspec sweep --out runs/dictionaries
 
 Tables 2 and 4 and Figures 1 to 3 are read from the folder that this writes. It holds settings.json, the n-grams of each
 language and the text that was kept apart (counts/LANG.parquet and .json), and TOKENIZER--LANG.jsonl with a line for
@@ -9,7 +9,6 @@ each dictionary. Every file appears whole, so the same command goes on with a sw
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import multiprocessing
@@ -37,9 +36,10 @@ from paceline_lab import (
     open_vocabulary,
     split_corpus,
 )
-from papers import common
-from papers.dictspec.data import add_data, by_language, fertility, named_text, parallel, tokenizers
+from papers.dictspec.data import NO_TEXTS, fertility, parallel, tokenizers
 from papers.dictspec.numbers import MIN_PROBABILITIES, ORDERS, SIZES
+from papers.driver import Given, by_name, write
+from papers.report import Report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +51,9 @@ LANGUAGES = ("uk", "crh-Cyrl", "crh-Latn")
 """What is taken from the data folder where nothing is named: the paper's languages, and five tokenizers as it has."""
 SETTINGS = "settings.json"
 Pair = tuple[str, str]
+
+
+TEST_WORDS, NGRAMS, BUDGET = 100_000, 2_000_000, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +70,9 @@ class Settings:
     orders: Sequence[int] = ORDERS
     sizes: Sequence[int] = SIZES
     min_probabilities: Sequence[float] = MIN_PROBABILITIES
-    test_words: int = 100_000
-    ngrams: int = 2_000_000
-    budget: int = 8
+    test_words: int = TEST_WORDS
+    ngrams: int = NGRAMS
+    budget: int = BUDGET
 
     @property
     def pairs(self) -> list[Pair]:
@@ -93,7 +96,7 @@ def _checksum(sources: Sequence[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def sweep(out: Path, settings: Settings, workers: int, tell: Callable[[str], None] = print) -> None:
+def made(out: Path, settings: Settings, workers: int, tell: Callable[[str], None] = print) -> None:
     """Make every file that is missing."""
     _begin(out, settings)
     missing = [pair for pair in settings.pairs if not cells_of(out, pair).exists()]
@@ -110,7 +113,7 @@ def _begin(out: Path, settings: Settings) -> None:
     if out.exists() and not file.exists() and any(not one.name.startswith(".paceline-") for one in out.iterdir()):
         raise ValueError(f"{out} is there and is no sweep; give another --out")
     if not file.exists():
-        common.write(file, json.dumps(wanted, indent=1, ensure_ascii=False))
+        write(file, json.dumps(wanted, indent=1, ensure_ascii=False))
     known = json.loads(file.read_text(encoding="utf8"))
     if other := [name for name in wanted if known.get(name) != wanted[name]]:
         name = other[0]
@@ -128,7 +131,7 @@ def _counted(out: Path, settings: Settings, language: str, tell: Callable[[str],
         counts.parent.mkdir(exist_ok=True)
         train, documents = split_corpus(open_corpus(settings.texts[language]), settings.test_words)
         count_ngrams(Corpus.of_lines(train), order=max(settings.orders), limit=settings.ngrams).save(counts)
-        common.write(held, json.dumps({"train_words": _words(train), "documents": documents}, ensure_ascii=False))
+        write(held, json.dumps({"train_words": _words(train), "documents": documents}, ensure_ascii=False))
     return int(json.loads(held.read_text(encoding="utf8"))["train_words"])
 
 
@@ -158,7 +161,7 @@ def measure(job: tuple[Path, Settings, Pair]) -> Pair:
         budget=settings.budget,
     )
     rows = [json.dumps(about | one.as_dict(), ensure_ascii=False) for one in found]
-    common.write(cells_of(out, pair), "".join(f"{row}\n" for row in rows))
+    write(cells_of(out, pair), "".join(f"{row}\n" for row in rows))
     return pair
 
 
@@ -174,7 +177,7 @@ def _each(jobs: Sequence[tuple[Path, Settings, Pair]], workers: int) -> Iterator
         yield from map(measure, jobs)
         return
     others = set(multiprocessing.active_children())
-    # started anew rather than split off, for tokenizers and the counting engine have threads
+    # started as new processes rather than split off, for tokenizers and the counting engine have threads
     pool = ProcessPoolExecutor(min(workers, len(jobs)), multiprocessing.get_context("spawn"), _alone)
     try:
         pairs = [pool.submit(measure, job) for job in jobs]
@@ -213,7 +216,7 @@ def read(out: Path) -> pd.DataFrame:
 
     file = out / SETTINGS
     if not file.exists():
-        raise ValueError(f"{out} holds no sweep; make one with python -m papers.dictspec.sweep --out {out}")
+        raise ValueError(f"{out} holds no sweep; make one with python -m papers.dictspec sweep --out {out}")
     settings = json.loads(file.read_text(encoding="utf8"))
     if "rules" not in settings:
         raise ValueError(f"{out} was made before sweeps had two rules for entries; make it again in another folder")
@@ -258,75 +261,42 @@ def _words(texts: Iterable[str]) -> int:
     return sum(len(text.split()) for text in texts)
 
 
-def reader(said: str | None) -> argparse.ArgumentParser:
-    """The options of a script that reads a sweep."""
-    found = common.parser(said)
-    found.add_argument("sweep", type=Path, metavar="DIR", help="the folder of a sweep")
-    return found
+def sweep(given: Given) -> Report:
+    """Dictionaries of every order, rule, size and least probability, emulated on text that they were not counted on.
 
-
-def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results are kept")
-    add_data(found)
-    text = "parallel texts for Figure 1's fertility (default: those of the data folder)"
-    found.add_argument("--parallel", type=named_text, nargs="+", metavar="LANG=FILE", help=text)
-    text = "rules of entries: token, paper (default: both)"
-    found.add_argument(
-        "--entries", nargs="+", choices=tuple(EntryRule), default=tuple(EntryRule), metavar="RULE", help=text
-    )
-    found.add_argument("--orders", type=int, nargs="+", default=ORDERS, metavar="N", help="words of an n-gram, at most")
-    found.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="N", help="entries")
-    found.add_argument("--min-probs", type=float, nargs="+", default=MIN_PROBABILITIES, metavar="P")
-    found.add_argument("--test-words", type=int, default=100_000, metavar="N", help="kept apart (100000)")
-    found.add_argument(
-        "--ngrams",
-        type=int,
-        default=2_000_000,
-        metavar="N",
-        help="of each number of words, the most frequent (2000000)",
-    )
-    found.add_argument("--budget", type=int, default=8, metavar="N", help="tokens of a draft, at most 8 (8)")
-    found.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes of up to 7 GB (one a core)"
-    )
-    return found
-
-
-def main() -> None:
-    options = parser().parse_args()
-    sources = Sources(options.data)
+    Tables 2 and 4 and Figures 1 to 3 are read from the folder that this writes. Every file appears whole, so the same
+    command goes on with a sweep that was stopped.
+    """
+    sources = Sources(given.data)
     settings = Settings(
-        tokenizers=tokenizers(options.tokenizers, sources, TOKENIZERS),
-        texts=(texts := _texts(options.texts, sources)),
-        parallel=_parallel_texts(options.parallel, sources, texts),
-        rules=[rule for rule in EntryRule if rule in options.entries],
-        orders=sorted(set(options.orders)),
-        sizes=sorted(set(options.sizes)),
-        min_probabilities=sorted(set(options.min_probs)),
-        test_words=options.test_words,
-        ngrams=options.ngrams,
-        budget=options.budget,
+        tokenizers=tokenizers(given.tokenizers or None, sources, TOKENIZERS),
+        texts=(texts := _texts(given.texts, sources)),
+        parallel=_parallel_texts(given.parallel, sources, texts),
+        rules=[rule for rule in EntryRule if rule in given.entries],
+        orders=sorted(set(given.orders)),
+        sizes=sorted(set(given.sizes)),
+        min_probabilities=sorted(set(given.min_probs)),
+        test_words=given.test_words,
+        ngrams=given.ngrams,
+        budget=given.budget,
     )
-    sweep(options.out, settings, options.workers, lambda doing: print(doing, file=sys.stderr))
+    made(given.out, settings, given.workers, lambda doing: print(doing, file=sys.stderr))
+    count = f"{len(settings.pairs)} pairs of a tokenizer and a language are in {given.out}"
+    return Report("DictSpec: a sweep of dictionaries", notes=[count])
 
 
-def _texts(named: Sequence[tuple[str, Path]] | None, sources: Sources) -> dict[str, list[str]]:
-    if named is not None:
-        return {language: list(map(str, files)) for language, files in by_language(named).items()}
+def _texts(named: Sequence[tuple[str, Path]], sources: Sources) -> dict[str, list[str]]:
+    if named:
+        return {language: list(map(str, files)) for language, files in by_name(named).items()}
     folders = {language: sources.find(f"text/{language}") for language in LANGUAGES}
     found = {one: sorted(map(str, folder.glob("*.txt"))) for one, folder in folders.items() if folder is not None}
     if not found:
-        raise ValueError("there are no texts in the data folder; name some with --texts LANG=FILE")
+        raise ValueError(NO_TEXTS)
     return found
 
 
 def _parallel_texts(
-    named: Sequence[tuple[str, Path]] | None, sources: Sources, languages: Iterable[str]
+    named: Sequence[tuple[str, Path]], sources: Sources, languages: Iterable[str]
 ) -> dict[str, list[str]]:
-    found = by_language(named) if named is not None else parallel(sources)
+    found = by_name(named) or parallel(sources)
     return {language: list(map(str, found[language])) for language in languages if language in found}
-
-
-if __name__ == "__main__":
-    common.script(main)

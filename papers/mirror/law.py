@@ -1,35 +1,20 @@
-"""The latency law (equations 10 and 14): rounds as it has them and as they are, for draft models of several sizes.
-
-    python -m papers.mirror.law
-    python -m papers.mirror.law --model pocket+ballast:300M --draft pocket-draft+ballast:6M --gamma 2 4 7 --branches 4
-
-    python -m papers.mirror.law --waiting 150 --draft pocket-draft+ballast:30M --branches 16 --temperature 0
-
-Every part is measured by itself, in turns with the runs: the target up to its exit and behind it, reading the exit,
-forwards of the draft model, and how much the two slow one another down. Beside it stand the same drafts made in turns,
-with as many threads for each model, and with all threads for both. With ``--waiting`` the target is on a device that is
-made up: it waits for so many milliseconds and leaves the cores alone.
-"""
+"""The latency law (equations 10 and 14)."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 
 from paceline import LanguageModel, load
 from paceline_lab import OverlapCell, OverlapTrial, Waiting
-from papers.common import Claim, Report, parser, script
+from papers.driver import Given
+from papers.report import Claim, Report, Table
 
-MODEL, DTYPE = "pocket+ballast:300M", "bfloat16"
-DRAFTS = "pocket-draft+ballast:6M", "pocket-draft+ballast:15M", "pocket-draft+ballast:30M"
-"""About 2, 5 and 10% of the target."""
-GAMMAS, BRANCHES = (2, 4, 7), 4
 PROMPTS = "The old house stood at the end of", "Once upon a time there was", "In the morning she went to"
 MODEL_OF_A_DEVICE = "pocket"
 NEAR, OF_THE_LAW = 0.1, 0.9
 
 
-def parts_of(cells: Sequence[OverlapCell]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def parts_of(cells: Sequence[OverlapCell]) -> Table:
     head = (
         "draft model, tokens",
         "lower",
@@ -58,7 +43,7 @@ def parts_of(cells: Sequence[OverlapCell]) -> tuple[Sequence[str], Sequence[Sequ
     return head, rows
 
 
-def rounds_of(cells: Sequence[OverlapCell]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def rounds_of(cells: Sequence[OverlapCell]) -> Table:
     head = (
         "draft model, tokens",
         "together: law, seen",
@@ -102,25 +87,14 @@ def report(cells: Sequence[OverlapCell], notes: Sequence[str]) -> Report:
     return Report(title, [parts_of(cells), rounds_of(cells)], list(claims(cells)), notes)
 
 
-def options() -> argparse.ArgumentParser:
-    found = parser(__doc__)
-    add = found.add_argument
-    add("--model", "-m", default=MODEL, metavar="MODEL", help=f"the target ({MODEL})")
-    add("--dtype", default=DTYPE, metavar="TYPE", help=f"float32, bfloat16 or float16 ({DTYPE})")
-    add("--draft", nargs="+", default=DRAFTS, metavar="NAME", help="draft models")
-    add("--gamma", type=int, nargs="+", default=GAMMAS, metavar="N", help="tokens of a draft (2 4 7)")
-    add("--branches", type=int, default=BRANCHES, metavar="N", help=f"outcomes that get a draft ({BRANCHES})")
-    add("--anew", type=int, metavar="N", help="tokens of a draft that nothing was drafted ahead for (as others have)")
-    add("--exit", type=float, default=0.5, metavar="SHARE", help="the layer of the exit (0.5)")
-    add("--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (0.8)")
-    add("--max-new-tokens", type=int, default=48, metavar="N", help="tokens per text (48)")
-    add("--waiting", type=float, default=0.0, metavar="MS", help="a target that waits for so many milliseconds")
-    add("--repeat", type=int, default=3, metavar="N", help="measure everything N times (3)")
-    return found
+def law(given: Given) -> Report:
+    """The latency law (equations 10 and 14): rounds as it has them and as they are, for draft models of several sizes.
 
-
-def main() -> None:
-    given = options().parse_args()
+    Every part is measured by itself, in turns with the runs: the target up to its exit and behind it, reading the exit,
+    forwards of the draft model, and how much the two slow one another down. Beside it stand the same drafts made in
+    turns, with as many threads for each model, and with all threads for both. With ``--waiting`` the target is on a
+    device that is made up: it waits for so many milliseconds and leaves the cores alone.
+    """
     lm = load(MODEL_OF_A_DEVICE if given.waiting else given.model, dtype=given.dtype)
     if given.waiting:
         lm = LanguageModel(Waiting(lm.target, given.waiting / 1000), lm.vocabulary)
@@ -138,8 +112,4 @@ def main() -> None:
         "milliseconds; medians; the end is what stands behind the target's forward where the draft is there already",
         f"{lm.target.name}, {given.dtype}, temperature {given.temperature:g}, {given.branches} outcomes with a draft",
     ]
-    report(cells, notes).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return report(cells, notes)

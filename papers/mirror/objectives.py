@@ -1,12 +1,4 @@
-"""Figure 3a: draft length, accepted tokens and the time of drafting, for draft models of several sizes.
-
-    python -m papers.mirror.objectives --svg objectives.svg
-    python -m papers.mirror.objectives --model M --draft D1 D2 --draft-device cuda:1 --gamma 2 4 8 16 --limit 80
-
-MT-Bench of Spec-Bench, or beginnings of stories where it is not in the data folder. A race for each draft model, in
-which all lengths take part in both ways: beside the target (`mirror`) and in turns (`assistant`, the paper's vanilla
-speculative decoding). E[A] is the number of accepted drafted tokens of a round.
-"""
+"""Figure 3a: draft length, accepted tokens and the time of drafting."""
 
 from __future__ import annotations
 
@@ -15,27 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from paceline_lab import Summary
-from papers.common import Claim, Curve, Panel, Report, Way, script
-from papers.mirror.common import (
-    Lab,
-    Two,
-    accepted,
-    by_text,
-    conditions,
-    doubt_of,
-    estimate,
-    milliseconds,
-    ms,
-    parser,
-    ratio_of,
-    two,
-    with_temperature,
-)
-from papers.unispec.common import brings, number, pairwise, speed_up, with_interval
-from papers.unispec.tables import remarks
+from papers.charts import Panel, curves
+from papers.driver import Given
+from papers.lab import Lab, folder_of
+from papers.mirror.drafts import Two, accepted, by_text, doubt_of, estimate, milliseconds, ms, ratio_of, shown, two
+from papers.report import Claim, Report, Table, Way
+from papers.speeds import brings, pairwise, speed_up, with_interval, written
 
-DRAFTS = "pocket-draft+ballast:6M", "pocket-draft+ballast:15M", "pocket-draft+ballast:30M"
-"""About 2, 5 and 10% of the target."""
 GAMMAS = 1, 2, 4, 6, 8
 BALLAST = "+ballast"
 NEAR = 0.02
@@ -59,13 +37,13 @@ def entries(runs: Runs, cells: Cells) -> Found:
                 yield draft, gamma, way, run, getattr(both, way)
 
 
-def table(runs: Runs, cells: Cells) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def table(runs: Runs, cells: Cells) -> Table:
     head = ("draft model, tokens, method", "E[A]", "ms of drafting", "ms of a round", "x plain [95%]")
     rows = list[Sequence[str]]()
     for draft, gamma, way, run, entry in entries(runs, cells):
-        took = ms(milliseconds(run, entry)), ms(milliseconds(run, entry, "seconds"))
+        took = ms(run, entry), ms(run, entry, "seconds")
         mean, _ = accepted(run, entry)
-        rows.append((f"{draft}, {gamma}, {way}", number(mean), *took, with_interval(speed_up(run, entry))))
+        rows.append((f"{draft}, {gamma}, {way}", written(mean), *took, with_interval(speed_up(run, entry))))
     return head, rows
 
 
@@ -85,7 +63,7 @@ def of_lengths(run: Summary, draft: str, few: int, many: int, cells: Mapping[int
         yield brings(run, long, short, claim, "the more the longer", Way.ABOVE)
     long, short = cells[many].vanilla, cells[few].vanilla
     ratio = ratio_of(run, long, short)
-    ours = f"{ms(milliseconds(run, long))} against {ms(milliseconds(run, short))} ms{pairwise(ratio)}"
+    ours = f"{ms(run, long)} against {ms(run, short)} ms{pairwise(ratio)}"
     claim = f"{draft}, vanilla: drafting {many} tokens takes longer than drafting {few}"
     yield Claim.of(claim, "it rises with the length", ours, Way.ABOVE, ratio)
     yield rises_less(run, draft, cells[few], cells[many])
@@ -102,7 +80,7 @@ def rises_less(run: Summary, draft: str, few: Two, many: Two) -> Claim:
     found = estimate(np.exp((grown["mirror"] - grown["vanilla"]).dropna()))
     if np.isnan(found.value):
         return Claim(claim, paper, "", None)
-    ends = {way: [ms(milliseconds(run, getattr(one, way))) for one in (few, many)] for way in Two._fields}
+    ends = {way: [ms(run, getattr(one, way)) for one in (few, many)] for way in Two._fields}
     ours = ", ".join(f"{way} from {first} to {last} ms" for way, (first, last) in ends.items())
     return Claim(claim, paper, ours, found.value < 1, doubt_of(found))
 
@@ -123,18 +101,20 @@ def frontier(runs: Runs, cells: Cells) -> Claim:
 
 def panels(runs: Runs, cells: Cells) -> Iterator[Panel]:
     """A curve of every draft model and method, in the same colour in both pictures."""
-    titles = {"Drafting that a round waits for": "milliseconds", "E[A]": "accepted tokens of a round"}
-    for title, up in titles.items():
-        points: dict[str, list[tuple[float, float]]] = {}
-        for draft, gamma, way, run, entry in entries(runs, cells):
-            value = accepted(run, entry)[0] if title == "E[A]" else milliseconds(run, entry)
-            points.setdefault(f"{draft}, {way}", []).append((float(gamma), value))
-        lines = [Curve(name, found, place) for place, (name, found) in enumerate(points.items(), start=1)]
-        yield Panel(title, "tokens of a draft", up, lines)
+    lines = {f"{draft}, {way}": (draft, way) for draft in runs for way in Two._fields}
+    places = {gamma: gamma for of in cells.values() for gamma in of}
+
+    def of(gamma: int, line: tuple[str, str]) -> tuple[Summary, str]:
+        return runs[line[0]], getattr(cells[line[0]][gamma], line[1])
+
+    waited = curves(lines, places, lambda gamma, line: milliseconds(*of(gamma, line)))
+    taken = curves(lines, places, lambda gamma, line: accepted(*of(gamma, line))[0])
+    yield Panel("Drafting that a round waits for", "tokens of a draft", "milliseconds", waited)
+    yield Panel("E[A]", "tokens of a draft", "accepted tokens of a round", taken)
 
 
-def report(runs: Runs, cells: Cells, notes: Sequence[str] = ()) -> Report:
-    notes = [*notes, SIZES, *remarks(runs.values())]
+def report(runs: Runs, cells: Cells) -> Report:
+    notes = [SIZES]
     if len(runs) > 1 and all(BALLAST in draft for draft in runs):
         notes.append(
             "ballast changes no token: these draft models are accepted alike, so that larger ones are accepted more, "
@@ -144,23 +124,16 @@ def report(runs: Runs, cells: Cells, notes: Sequence[str] = ()) -> Report:
     return Report(title, [table(runs, cells)], list(claims(runs, cells)), notes, list(panels(runs, cells)))
 
 
-def main() -> None:
-    options = with_temperature(parser(__doc__))
-    add = options.add_argument
-    add("--draft", nargs="+", default=DRAFTS, metavar="NAME", help="draft models (pocket-draft with 6, 15, 30M more)")
-    add("--gamma", type=int, nargs="+", default=GAMMAS, metavar="N", help="tokens of a draft (1 2 4 6 8)")
-    lab = Lab(given := options.parse_args())
+def objectives(given: Given) -> Report:
+    """Figure 3a: draft length, accepted tokens and the time of drafting, for draft models of several sizes.
+
+    MT-Bench of Spec-Bench, or beginnings of stories where it is not in the data folder. A race for each draft model, in
+    which all lengths take part in both ways: beside the target (`mirror`) and in turns (`assistant`, the paper's
+    vanilla speculative decoding). E[A] is the number of accepted drafted tokens of a round.
+    """
+    lab = Lab(given)
     cells = {draft: {n: two(given, draft, n) for n in sorted(set(given.gamma))} for draft in given.draft}
-    places = {draft: draft.replace("/", "-").replace(":", "-") for draft in cells}
-    stages = {
-        places[draft]: {"methods": [entry for both in found.values() for entry in both]}
-        for draft, found in cells.items()
-    }
+    stages = {folder_of(draft): {"methods": [e for both in its.values() for e in both]} for draft, its in cells.items()}
     made = lab.races(stages)
-    runs = {draft: made[place] for draft, place in places.items() if place in made}
-    paper = "the paper does not say at which its Figure 3a is"
-    lab.show(report(runs, cells, conditions(lab, [lab.temperature], paper)))
-
-
-if __name__ == "__main__":
-    script(main)
+    runs = {draft: made[place] for draft in cells if (place := folder_of(draft)) in made}
+    return shown(lab, report(runs, cells), "the paper does not say at which its Figure 3a is")

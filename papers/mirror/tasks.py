@@ -1,28 +1,19 @@
-"""Table 1 and Figure 3b: the tasks of Spec-Bench at temperatures 0 and 1, beside other methods.
-
-    python -m papers.mirror.tasks --svg tasks.svg
-    python -m papers.mirror.tasks --model M --draft D --draft-device cuda:1 --limit 80 --max-new-tokens 512
-
-Of the paper's rivals, vanilla speculative decoding (`assistant`), prompt lookup (PLD), Token Recycling and Lookahead
-are here, the last three as published. Beside them stand `unispec`, `auto`, and `redrafter` where the target has a head.
-Where Spec-Bench is not in the data folder, beginnings of stories stand in for it. E[A] is the number of accepted
-drafted tokens of a round.
-"""
+"""Table 1 and Figure 3b: the tasks of Spec-Bench beside other methods."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 from paceline_lab import Summary
-from papers.common import Claim, Curve, Panel, Report, Way, script
-from papers.mirror.common import Lab, accepted, conditions, parser, rounds_of, two, with_draft
-from papers.redrafter.common import CHAT, LENGTH, OWN, TASK, WIDTH, spec
+from papers.charts import Panel
+from papers.driver import Given
+from papers.lab import CHAT, CHAT_TASK, Lab
+from papers.mirror.drafts import accepted, rounds_of, shown, two
+from papers.redrafter.heads import LENGTH, OWN, WIDTH, need_head, spec
 from papers.redrafter.tasks import mt_bench
-from papers.unispec.common import brings, faster, number, speed_up, tokens_per_round, with_interval
-from papers.unispec.tables import remarks
+from papers.report import Claim, Report, Table, Way
+from papers.speeds import best, brings, by_task, faster, per_round, speed_up, tokens_per_round, with_interval, written
 
 TASKS = "translation", "summarization", "qa", "math_reasoning", "rag", "mt_bench"
 TEMPERATURES = 0.0, 1.0
@@ -66,7 +57,7 @@ def methods(lab: Lab) -> dict[str, str]:
     given, both = lab.given, two(lab.given, lab.given.draft, lab.given.gamma)
     found = {MIRROR: both.mirror, VANILLA: both.vanilla} | {rival: rival for rival in given.rivals}
     try:
-        lab.need_head()
+        need_head(lab)
     except ValueError as why:
         if given.head is not None:
             raise
@@ -92,26 +83,20 @@ def paper_says(heat: float, rival: str) -> str:
     return f"{means[0]:.2f}x against {means[1]:.2f}x on average (Qwen3-14B)"
 
 
-def speeds(runs: Runs, names: Mapping[str, str]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def speeds(runs: Runs, names: Mapping[str, str]) -> Table:
     """Table 1: a row of every temperature and task, and the means over tasks; of every method speed-up and tokens."""
     rows = list[Sequence[str]]()
     for heat, run in runs.items():
-        for task in run.tasks:
+        for task in [*run.tasks, *([None] if len(run.tasks) > 1 else [])]:
             cells = []
             for entry in names.values():
-                figures = run.figures(entry, task)
-                per_round = number(figures.tokens_per_round) if figures is not None else ""
-                cells.append(f"{with_interval(speed_up(run, entry, task))}, {per_round}")
-            rows.append((f"T={heat:g}  {task}", *cells))
-        if len(run.tasks) > 1:
-            found = (f"{with_interval(speed_up(run, e))}, {number(tokens_per_round(run, e))}" for e in names.values())
-            rows.append((f"T={heat:g}  mean of tasks", *found))
+                tokens = tokens_per_round(run, entry) if task is None else per_round(run, entry, task)
+                cells.append(f"{with_interval(speed_up(run, entry, task))}, {written(tokens)}")
+            rows.append((f"T={heat:g}  {task or 'mean of tasks'}", *cells))
     return ("x plain [95%], tokens/round", *names), rows
 
 
-def lengths(
-    runs: Runs, names: Mapping[str, str], kinds: Mapping[str, str]
-) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def lengths(runs: Runs, names: Mapping[str, str], kinds: Mapping[str, str]) -> Table:
     """Figure 3b: E[A] of every task, and of every category of MT-Bench, with the standard deviation over rounds."""
     rows = list[Sequence[str]]()
     for heat, run in runs.items():
@@ -133,7 +118,7 @@ def by_kind(run: Summary, entry: str, kinds: Mapping[str, str]) -> dict[str, str
 def categories(lab: Lab) -> dict[str, str]:
     """The category of each prompt of MT-Bench by its key, which the paper reports one by one."""
     try:
-        return {one.key: f"{TASK}, {one.task}" for one in mt_bench(lab.given.data)}
+        return {one.key: f"{CHAT_TASK}, {one.task}" for one in mt_bench(lab.given.data)}
     except ValueError:
         return {}
 
@@ -154,63 +139,44 @@ def claims(runs: Runs, names: Mapping[str, str]) -> Iterator[Claim]:
 def everywhere(heat: float, run: Summary, names: Mapping[str, str]) -> Claim:
     """Whether mirror is the fastest in every task, of the methods here that the paper has, too."""
     entries = [entry for name, entry in names.items() if name in PAPER[0.0]]
-    won = [task for task in run.tasks if fastest(run, entries, task) == names[MIRROR]]
+    won = [
+        task
+        for task in run.tasks
+        if best({entry: speed_up(run, entry, task).value for entry in entries}) == names[MIRROR]
+    ]
     ours = f"in {len(won)} of {len(run.tasks)}"
     claim = f"T={heat:g}: {MIRROR} is the fastest of the methods that the paper has, too, in every task"
     return Claim(claim, "in every task", ours, len(won) == len(run.tasks))
 
 
-def fastest(run: Summary, entries: Sequence[str], task: str) -> str:
-    found = {entry: speed_up(run, entry, task).value for entry in entries}
-    known = {entry: value for entry, value in found.items() if value == value}
-    return max(known, key=lambda entry: known[entry], default="")
-
-
 def panels(runs: Runs, names: Mapping[str, str]) -> Iterator[Panel]:
     """Of every temperature: speed-ups of all methods by task, and E[A] of mirror and vanilla."""
+    both = {name: names[name] for name in (MIRROR, VANILLA)}
     for heat, run in runs.items():
-        speed = {name: [speed_up(run, entry, task).value for task in run.tasks] for name, entry in names.items()}
-        tokens = {name: [accepted(run, names[name], task)[0] for task in run.tasks] for name in (MIRROR, VANILLA)}
         short = [SHORT.get(task, task) for task in run.tasks]
-        yield Panel(f"Speed-up, T={heat:g}", "task", "x plain", _curves(speed), level=1.0, names=short)
-        yield Panel(f"E[A], T={heat:g}", "task", "accepted tokens of a round", _curves(tokens), names=short)
+        speed = by_task(run, names, lambda *of: speed_up(*of).value)
+        tokens = by_task(run, both, lambda *of: accepted(*of)[0])
+        yield Panel(f"Speed-up, T={heat:g}", "task", "x plain", speed, level=1.0, names=short)
+        yield Panel(f"E[A], T={heat:g}", "task", "accepted tokens of a round", tokens, names=short)
 
 
-def _curves(found: Mapping[str, Sequence[float]]) -> list[Curve]:
-    """A line of every method by task; what is not known is left out."""
-    return [
-        Curve(name, [(float(n), value) for n, value in enumerate(values) if value == value], place)
-        for place, (name, values) in enumerate(found.items(), start=1)
-    ]
-
-
-def report(
-    runs: Runs, names: Mapping[str, str], kinds: Mapping[str, str] = MappingProxyType({}), notes: Sequence[str] = ()
-) -> Report:
+def report(runs: Runs, names: Mapping[str, str], kinds: Mapping[str, str] = MappingProxyType({})) -> Report:
     """``kinds`` are the categories of prompts."""
     spread = "the standard deviation is over rounds; the paper does not say over what its is"
-    notes = [*notes, ABSENT, SAME, AS_PUBLISHED, spread, *remarks(runs.values())]
     title = "Mirror-SD, Table 1 and Figure 3b: tasks of Spec-Bench"
-    tables = [speeds(runs, names), lengths(runs, names, kinds)]
+    tables, notes = [speeds(runs, names), lengths(runs, names, kinds)], [ABSENT, SAME, AS_PUBLISHED, spread]
     return Report(title, tables, list(claims(runs, names)), notes, list(panels(runs, names)))
 
 
-def options() -> argparse.ArgumentParser:
-    found = with_draft(parser(__doc__))
-    add = found.add_argument
-    add("--head", type=Path, metavar="FOLDER", help="a head of redrafter for the target (the one of paceline, if any)")
-    add("--rivals", nargs="*", default=RIVALS, metavar="SPEC", help=f"other methods ({' '.join(RIVALS)})")
-    add("--temperature", type=float, nargs="+", default=TEMPERATURES, metavar="T", help="temperatures (0 1)")
-    return found
+def tasks(given: Given) -> Report:
+    """Table 1 and Figure 3b: the tasks of Spec-Bench at temperatures 0 and 1, beside other methods.
 
-
-def main() -> None:
-    lab = Lab(given := options().parse_args())
+    Of the paper's rivals, vanilla speculative decoding (`assistant`), prompt lookup (PLD), Token Recycling and
+    Lookahead are here, the last three as published. Beside them stand `unispec`, `auto`, and `redrafter` where the
+    target has a head. Where Spec-Bench is not in the data folder, beginnings of stories stand in for it. E[A] is the
+    number of accepted drafted tokens of a round.
+    """
+    lab = Lab(given)
     names, how, heats = methods(lab), prompts(lab), sorted(set(given.temperature))
-    made = lab.races({f"T={heat:g}": {**how, "methods": names.values(), "temperature": heat} for heat in heats})
-    runs = {heat: made[label] for heat in heats if (label := f"T={heat:g}") in made}
-    lab.show(report(runs, names, categories(lab), conditions(lab, heats, "those of the paper at 0 and 1")))
-
-
-if __name__ == "__main__":
-    script(main)
+    runs = lab.races({heat: {**how, "methods": names.values(), "temperature": heat} for heat in heats}, "T={:g}")
+    return shown(lab, report(runs, names, categories(lab)), "those of the paper at 0 and 1", heats)

@@ -1,34 +1,15 @@
-"""Table 2: time per token and speed-up while requests arrive at random, 0.1 to 1 a second.
-
-    python -m papers.redrafter.arrivals
-    python -m papers.redrafter.arrivals --model M --head FOLDER --width 6 --length 5 --temperature 1 --limit 80
-
-All requests of a rate arrive at the same moments for every method, and join the texts that are being written. The time
-per token of a text runs from its first token to its last; prompts and waiting are apart, as times to the first token.
-The paper's numbers are of TensorRT-LLM on 8 GPUs; it does not say what it divides by what.
-"""
+"""Table 2: requests that arrive at random."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from paceline_lab import Estimate, Summary
-from papers.common import Claim, Curve, Panel, Report, Way, script
-from papers.redrafter.common import (
-    LENGTH,
-    METHOD,
-    OWN,
-    WIDTH,
-    Lab,
-    conditions,
-    parser,
-    per_request,
-    spec,
-    with_suite,
-    written,
-)
-from papers.unispec.common import number
-from papers.unispec.tables import remarks
+from papers.charts import Panel, curves
+from papers.driver import Given
+from papers.redrafter.heads import METHOD, OWN, shown, spec, with_head
+from papers.report import Claim, Report, Way
+from papers.speeds import per_request, per_round, written
 
 RATES = 0.1, 0.5, 1.0
 Row = tuple[float, float]
@@ -54,12 +35,9 @@ def implied(rows: Sequence[Row]) -> list[float]:
 def row(run: Summary, entry: str, name: str) -> tuple[str, ...]:
     figures = run.figures(entry)
     latency = {} if figures is None else figures.latency
-    times = [
-        written(latency[which][p], ".2f") if latency else "" for which in ("first", "last") for p in ("p50", "p90")
-    ]
-    ratio = "" if entry == run.base else written(speed_up(run, entry), ".2f")
-    per_round = number(figures.tokens_per_round) if figures is not None else ""
-    return name, written(1000 / per_request(run, entry), ".2f"), ratio, *times, per_round
+    times = [written(latency[of][p]) if latency else "" for of in ("first", "last") for p in ("p50", "p90")]
+    ratio = "" if entry == run.base else written(speed_up(run, entry))
+    return name, written(1000 / per_request(run, entry)), ratio, *times, written(per_round(run, entry))
 
 
 def falling(runs: Mapping[float, Summary], entry: str) -> Claim:
@@ -71,10 +49,10 @@ def falling(runs: Mapping[float, Summary], entry: str) -> Claim:
     return Claim.of("the speed-up falls as requests come faster", paper, ours, Way.BELOW, Estimate(one / two))
 
 
-def report(runs: Mapping[float, Summary], names: Mapping[str, str], notes: Sequence[str] = ()) -> Report:
+def report(runs: Mapping[float, Summary], names: Mapping[str, str]) -> Report:
     """``runs`` by rate; ``names`` of entries."""
-    shown = {"plain": "plain", **names}
-    rows = [row(run, entry, f"{rate:g}/s  {name}") for rate, run in runs.items() for name, entry in shown.items()]
+    every = {"plain": "plain", **names}
+    rows = [row(run, entry, f"{rate:g}/s  {name}") for rate, run in runs.items() for name, entry in every.items()]
     printed = [
         (f"{rate:g}/s  paper, {model}", f"{ms:.2f}", f"{ratio:.2f}")
         for place, rate in enumerate(RATES)
@@ -84,42 +62,26 @@ def report(runs: Mapping[float, Summary], names: Mapping[str, str], notes: Seque
     claims = [falling(runs, names[METHOD])] if len(runs) > 1 else []
     plain = "; ".join(f"{model} {', '.join(f'{ms:.1f}' for ms in implied(cells))}" for model, cells in PAPER.items())
     notes = [
-        *notes,
         f"plain decoding in the paper, ms per token x speed-up at 0.1, 0.5 and 1 a second: {plain}. So its plain "
         "decoding of 7B is fastest at the highest rate, and of 13B and 33B slower at 0.1 than at 0.5",
         "times to the first and last token are seconds from a request's arrival",
-        *remarks(runs.values()),
     ]
-    lines = [
-        Curve(name, [(rate, per_request(run, entry)) for rate, run in runs.items()], place)
-        for place, (name, entry) in enumerate(shown.items())
-    ]
+    lines = curves(every, runs, per_request, first=0)
     panels = [Panel("Tokens/s of a request", "requests a second", "tokens/s", lines)]
     title = "ReDrafter, Table 2: requests that arrive"
     return Report(title, [(HEAD, rows), (HEAD[:3], printed)], claims, notes, panels)
 
 
-def main() -> None:
-    options = with_suite(parser(__doc__))
-    options.set_defaults(limit=8)
-    options.add_argument(
-        "--qps", type=float, nargs="+", default=RATES, metavar="R", help="requests a second (0.1 0.5 1)"
-    )
-    options.add_argument("--width", type=int, default=WIDTH, metavar="W", help=f"beams ({WIDTH}; the paper: 6)")
-    options.add_argument(
-        "--length", type=int, default=LENGTH, metavar="L", help=f"their tokens ({LENGTH}; the paper: 5)"
-    )
-    lab = Lab(given := options.parse_args())
-    if not all(0 < rate < float("inf") for rate in given.qps):
-        raise ValueError("--qps takes rates above 0")
-    lab.need_head()
+def arrivals(given: Given) -> Report:
+    """Table 2: time per token and speed-up while requests arrive at random, 0.1 to 1 a second.
+
+    All requests of a rate arrive at the same moments for every method, and join the texts that are being written. The
+    time per token of a text runs from its first token to its last; prompts and waiting are apart, as times to the first
+    token. The paper's numbers are of TensorRT-LLM on 8 GPUs, with beams 6 wide and 5 long; it does not say what it
+    divides by what.
+    """
+    lab = with_head(given)
     names = {name: spec(given, given.width, given.length, method=name) for name in (METHOD, OWN)}
-    stages = {rate: f"{rate:g} a second" for rate in sorted(set(given.qps))}
-    made = lab.races({name: {"methods": names.values(), "qps": rate} for rate, name in stages.items()})
-    runs = {rate: made[name] for rate, name in stages.items() if name in made}
-    paper = "the paper's at 1, with beams 6 wide and 5 long"
-    lab.show(report(runs, names, conditions(lab, [lab.temperature], paper)))
-
-
-if __name__ == "__main__":
-    script(main)
+    stages = {rate: {"methods": names.values(), "qps": rate} for rate in sorted(set(given.qps))}
+    runs = lab.races(stages, "{:g} a second")
+    return shown(lab, report(runs, names), "the paper's at 1, with beams 6 wide and 5 long")

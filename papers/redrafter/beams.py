@@ -1,12 +1,4 @@
-"""Tables 4 and 5: beam width by batch size: tokens per second of a request and of all together, speed-up, tokens/round.
-
-    python -m papers.redrafter.beams
-    python -m papers.redrafter.beams --model M --head FOLDER --width 1 2 4 8 16 32 64 --batch 1 2 4 8 10 20 40 80
-
-Table 4 is the column of single texts, with speed-up and tokens a round; the paper measured it with MLX, this script on
-your device. A batch for which memory does not suffice is written again without the widest beams. Texts of a batch are
-written to their full length, so that no batch empties.
-"""
+"""Tables 4 and 5: beam width by batch size."""
 
 from __future__ import annotations
 
@@ -14,23 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from paceline_lab import Summary
-from papers.common import Claim, Curve, Panel, Report, Way, script
-from papers.redrafter.common import (
-    LENGTH,
-    Lab,
-    conditions,
-    in_all,
-    overall,
-    parser,
-    per_request,
-    spec,
-    with_method,
-    with_suite,
-    written,
-)
-from papers.unispec.common import brings, number, with_interval
-from papers.unispec.table8_batch import filling
-from papers.unispec.tables import remarks
+from papers.driver import Given
+from papers.lab import Lab
+from papers.redrafter.heads import rates, shown, spec, with_head
+from papers.report import Claim, Report, Table, Way
+from papers.speeds import best, brings, in_all, overall, per_request, per_round, with_interval, written
+from papers.unispec.methods import filling
 
 WIDTHS, BATCHES = (1, 2, 4, 8), (1, 2, 4)
 TABLE5: Mapping[int, Sequence[float]] = {
@@ -50,11 +31,6 @@ Runs = Mapping[int, Summary]
 """By batch size."""
 
 
-def best(cells: Mapping[int, float]) -> int:
-    """The width with the most tokens a second."""
-    return max(cells, key=lambda width: cells[width])
-
-
 def raced(lab: Lab, entries: Mapping[int, str], batch: int) -> Summary | None:
     """A race of all widths; without the widest ones where memory does not suffice."""
     limit, left = filling(lab.given.limit, batch), dict(entries)
@@ -70,7 +46,7 @@ def raced(lab: Lab, entries: Mapping[int, str], batch: int) -> Summary | None:
     return None
 
 
-def table5(runs: Runs, entries: Mapping[int, str]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def table5(runs: Runs, entries: Mapping[int, str]) -> Table:
     head = ["texts at a time", "plain", "in all"]
     for width in entries:
         head += [f"{width} wide", "in all"]
@@ -79,7 +55,7 @@ def table5(runs: Runs, entries: Mapping[int, str]) -> tuple[Sequence[str], Seque
         row = [str(batch)]
         for entry in (run.base, *entries.values()):
             there = entry in run.entries
-            row += [written(of(run, entry)) if there else OUT_OF_MEMORY for of in (per_request, in_all)]
+            row += [written(of(run, entry), ".1f") if there else OUT_OF_MEMORY for of in (per_request, in_all)]
         rows += [row, *paper_row(batch, entries)]
     return head, rows
 
@@ -95,13 +71,13 @@ def paper_row(batch: int, widths: Iterable[int]) -> Iterator[Sequence[str]]:
         yield row
 
 
-def table4(run: Summary, entries: Mapping[int, str]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def table4(run: Summary, entries: Mapping[int, str]) -> Table:
     """Single texts."""
-    rows = list[Sequence[str]]()
-    for width, entry in entries.items():
-        if (figures := run.figures(entry)) is not None:
-            cells = with_interval(overall(run, entry)), number(figures.tokens_per_round), written(in_all(run, entry))
-            rows.append((str(width), *cells))
+    rows = [
+        (str(width), with_interval(overall(run, e)), written(per_round(run, e)), written(in_all(run, e), ".1f"))
+        for width, e in entries.items()
+        if e in run.entries
+    ]
     return ("beam width, one text", "x plain [95%]", "tokens/round", "tokens/s"), rows
 
 
@@ -119,51 +95,31 @@ def claims(runs: Runs, entries: Mapping[int, str]) -> list[Claim]:
         ours = f"{widths[0]} of {both[-1]} for one of {small}, {widths[1]} for all of {large}"
         claim = "the best width for one request is larger than that for all of a large batch"
         found.append(Claim(claim, "64 for one of 1 or 2, 2 for all of 80", ours, widths[0] > widths[1]))
-        rates = [max(in_all(run, entries[w]) for w in both) for run in (last, first)]
-        ours = f"{rates[0]:.1f} against {rates[1]:.1f} tokens/s"
+        speeds = [max(in_all(run, entries[w]) for w in both) for run in (last, first)]
+        ours = f"{speeds[0]:.1f} against {speeds[1]:.1f} tokens/s"
         claim = f"all of {large} texts come faster together than {small}"
-        found.append(Claim(claim, "1636.4 of 80 against 110.6 of 1", ours, rates[0] > rates[1]))
+        found.append(Claim(claim, "1636.4 of 80 against 110.6 of 1", ours, speeds[0] > speeds[1]))
     return found
 
 
-def report(runs: Runs, entries: Mapping[int, str], notes: Sequence[str] = ()) -> Report:
+def report(runs: Runs, entries: Mapping[int, str]) -> Report:
     """``entries`` by width."""
     tables = [table5(runs, entries)] + ([table4(runs[1], entries)] if 1 in runs else [])
-    places = [(float(batch), run) for batch, run in runs.items()]
-    panels = list[Panel]()
-    for title, of in {"Tokens/s of a request": per_request, "Tokens/s in all": in_all}.items():
-        names = {"plain": "plain", **{f"{width} wide": entry for width, entry in entries.items()}}
-        lines = [
-            Curve(name, [(x, of(run, entry)) for x, run in places if entry in run.entries], place)
-            for place, (name, entry) in enumerate(names.items())
-        ]
-        panels.append(Panel(title, "texts at a time", "tokens/s", lines, log=True))
+    names = {"plain": "plain", **{f"{width} wide": entry for width, entry in entries.items()}}
     said = "one request: from its first token to its last; in all: while every text of the batch has its first token"
-    return Report(
-        "ReDrafter, Tables 4 and 5: beam width and batch size",
-        tables,
-        claims(runs, entries),
-        [*notes, said, *remarks(runs.values())],
-        panels,
-    )
+    title = "ReDrafter, Tables 4 and 5: beam width and batch size"
+    return Report(title, tables, claims(runs, entries), [said], rates(runs, names))
 
 
-def main() -> None:
-    options = with_method(with_suite(parser(__doc__)))
-    add = options.add_argument
-    add("--width", type=int, nargs="+", default=WIDTHS, metavar="W", help="beam widths (1 2 4 8)")
-    add("--length", type=int, default=LENGTH, metavar="L", help=f"tokens of a beam ({LENGTH}, as in Table 4)")
-    add("--batch", type=int, nargs="+", default=BATCHES, metavar="N", help="texts at a time (1 2 4)")
-    lab = Lab(given := options.parse_args())
-    lab.need_head()
+def beams(given: Given) -> Report:
+    """Tables 4 and 5: beam width by batch size: tokens per second of a request and of all together, speed-up,
+    tokens/round.
+
+    Table 4 is the column of single texts, with speed-up and tokens a round; the paper measured it with MLX, this item
+    on your device. A batch for which memory does not suffice is written again without the widest beams. Texts of a
+    batch are written to their full length, so that no batch empties.
+    """
+    lab = with_head(given)
     entries = {width: spec(given, width, given.length) for width in sorted(set(given.width))}
-    made = {batch: raced(lab, entries, batch) for batch in sorted(set(given.batch))}
-    runs = {batch: run for batch, run in made.items() if run is not None}
-    if not runs:
-        raise ValueError(f"nothing could be measured: {'; '.join(dict.fromkeys(lab.missing.values()))}")
-    paper = "the paper's Table 4 is at 0, and Table 5 does not say"
-    lab.show(report(runs, entries, conditions(lab, [lab.temperature], paper)))
-
-
-if __name__ == "__main__":
-    script(main)
+    runs = lab.needed({batch: raced(lab, entries, batch) for batch in sorted(set(given.batch))}, "measured")
+    return shown(lab, report(runs, entries), "the paper's Table 4 is at 0, and Table 5 does not say")

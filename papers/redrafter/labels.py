@@ -1,37 +1,16 @@
-"""Table 6: heads trained with different labels: speed-up and tokens per round by beam width, language and temperature.
-
-    python -m papers.redrafter.labels --heads truth=DIR greedy=DIR sampled=DIR soft=DIR
-    python -m papers.redrafter.labels --model M --heads truth=DIR greedy=DIR --width 1 2 4 16 64 --temperature 0
-
-A label is what a head learns to predict: the next tokens of the training text (`truth`), those that the model itself
-writes there, greedily or sampled (`greedy`, `sampled`), or its probabilities (`soft`). The paper has two rows, without
-distillation and with labels that the model wrote at temperature 0. Tokens a round are counts, which no machine's speed
-moves; speed-ups of the bundled models without ballast say little.
-"""
+"""Table 6: heads that were trained with different labels."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from paceline_lab import Summary
-from papers.common import Claim, Curve, Panel, Report, Way, script
-from papers.redrafter.common import (
-    COUNTING,
-    LENGTH,
-    STAND_IN,
-    WIDTH,
-    Lab,
-    conditions,
-    overall,
-    parser,
-    spec,
-    with_method,
-    with_suite,
-)
-from papers.unispec.common import brings, faster, number, with_interval
-from papers.unispec.tables import by, remarks
+from papers.charts import Panel, curves
+from papers.driver import Given
+from papers.lab import Lab
+from papers.redrafter.heads import need_head, shown, spec
+from papers.report import Claim, Report, Table, Way
+from papers.speeds import brings, by, faster, overall, per_round, with_interval, written
 
 TRUTH = "truth"
 LABELS = TRUTH, "greedy", "sampled", "soft"
@@ -47,21 +26,12 @@ Entries = Mapping[tuple[str, int], str]
 """By label and width."""
 
 
-def named_head(given: str) -> tuple[str, Path]:
-    name, equals, folder = given.partition("=")
-    if name not in LABELS or not (equals and folder):
-        raise argparse.ArgumentTypeError(
-            f"name a label ({', '.join(LABELS)}) and a folder, as in truth=DIR; got {given!r}"
-        )
-    return name, Path(folder)
-
-
 def gains(place: int) -> Iterator[float]:
     """How much more labels of the model bring in the paper: of speed (0) and of tokens a round (1), by width."""
     yield from (new[place] / old[place] for new, old in zip(PAPER["greedy"], PAPER["truth"], strict=True))
 
 
-def by_width(runs: Mapping[float, Summary], entries: Entries) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def by_width(runs: Mapping[float, Summary], entries: Entries) -> Table:
     """The paper's table: a row of every label, with columns of widths, and the paper's rows."""
     labels, widths = list(dict.fromkeys(n for n, _ in entries)), sorted({w for _, w in entries})
     head = ["x plain [95%], tokens/round", *(f"{width} wide" for width in widths)]
@@ -78,8 +48,7 @@ def by_width(runs: Mapping[float, Summary], entries: Entries) -> tuple[Sequence[
 
 
 def _cell(run: Summary, entry: str) -> str:
-    figures = run.figures(entry)
-    return "" if figures is None else f"{with_interval(overall(run, entry))}, {number(figures.tokens_per_round)}"
+    return f"{with_interval(overall(run, entry))}, {written(per_round(run, entry))}"
 
 
 def claims(runs: Mapping[float, Summary], entries: Entries) -> Iterator[Claim]:
@@ -99,51 +68,41 @@ def claims(runs: Mapping[float, Summary], entries: Entries) -> Iterator[Claim]:
             yield faster(run, one, two, claim if not known else f"{where}: and texts come faster", paper, Way.ABOVE)
 
 
-def report(runs: Mapping[float, Summary], entries: Entries, notes: Sequence[str] = ()) -> Report:
+def report(runs: Mapping[float, Summary], entries: Entries) -> Report:
     """``runs`` by temperature."""
     rows = [
         (f"T={heat:g}  {label}, {width} wide", run, entry)
         for heat, run in runs.items()
         for (label, width), entry in entries.items()
     ]
-    lines = {
-        f"T={heat:g}, {label}": [
-            (float(width), figures.tokens_per_round or 0.0)
-            for (name, width), entry in entries.items()
-            if name == label and (figures := run.figures(entry)) is not None
-        ]
-        for heat, run in runs.items()
-        for label in dict.fromkeys(n for n, _ in entries)
-    }
-    curves = [Curve(name, points, place) for place, (name, points) in enumerate(lines.items(), start=1)]
-    panels = [Panel("Tokens a round", "beam width", "tokens/round", curves)]
+    labels, widths = list(dict.fromkeys(n for n, _ in entries)), sorted({w for _, w in entries})
+    lines = {f"T={heat:g}, {label}": (run, label) for heat, run in runs.items() for label in labels}
+    places = {width: width for width in widths}
+    drawn = curves(lines, places, lambda width, of: per_round(of[0], entries[of[1], width]))
     tables = [by_width(runs, entries), by("language", rows)]
-    title = "ReDrafter, Table 6: labels of the training"
-    return Report(title, tables, list(claims(runs, entries)), [*notes, *remarks(runs.values())], panels)
+    panels = [Panel("Tokens a round", "beam width", "tokens/round", drawn)]
+    return Report("ReDrafter, Table 6: labels of the training", tables, list(claims(runs, entries)), panels=panels)
 
 
-def main() -> None:
-    options = with_method(with_suite(parser(__doc__, model=COUNTING)))
-    add = options.add_argument
-    add("--heads", type=named_head, nargs="+", default=[], metavar="LABEL=DIR", help="trained heads, by their labels")
-    add(
-        "--width", type=int, nargs="+", default=(WIDTH,), metavar="W", help=f"beam widths ({WIDTH}; the paper: 1 to 64)"
-    )
-    add("--length", type=int, default=LENGTH, metavar="L", help=f"tokens of a beam ({LENGTH})")
-    options.set_defaults(suite=STAND_IN)
-    lab = Lab(given := options.parse_args())
-    if len(heads := dict(given.heads)) < 2 or len(heads) < len(given.heads):
+def labels(given: Given) -> Report:
+    """Table 6: heads trained with different labels: speed-up and tokens per round by beam width, language and
+    temperature.
+
+    A label is what a head learns to predict: the next tokens of the training text (`truth`), those that the model
+    itself writes there, greedily or sampled (`greedy`, `sampled`), or its probabilities (`soft`). The paper has two
+    rows, without distillation and with labels that the model wrote at temperature 0. Tokens a round are counts, which
+    no machine's speed moves; speed-ups of the bundled models without ballast say little.
+    """
+    lab, heads = Lab(given), dict(given.heads)
+    if unknown := [name for name in heads if name not in LABELS]:
+        raise ValueError(f"name a label ({', '.join(LABELS)}) and a folder, as in truth=DIR; got {unknown[0]}")
+    if len(heads) < 2 or len(heads) < len(given.heads):
         raise ValueError("give two heads or more, each of another label: --heads truth=DIR greedy=DIR")
     if given.head is not None:
-        raise ValueError("this script compares heads; name them with --heads and leave --head out")
-    lab.need_head(*heads.values())
+        raise ValueError("labels compares heads; name them with --heads and leave --head out")
+    need_head(lab, *heads.values())
     widths = sorted(set(given.width))
     entries = {(n, w): spec(given, w, given.length, head=heads[n]) for n in LABELS if n in heads for w in widths}
     heats = TEMPERATURES if given.temperature is None else (given.temperature,)
-    made = lab.races({f"T={heat:g}": {"methods": entries.values(), "temperature": heat} for heat in heats})
-    runs = {heat: made[f"T={heat:g}"] for heat in heats if f"T={heat:g}" in made}
-    lab.show(report(runs, entries, conditions(lab, heats, "the paper does not say at which its are")))
-
-
-if __name__ == "__main__":
-    script(main)
+    runs = lab.races({heat: {"methods": entries.values(), "temperature": heat} for heat in heats}, "T={:g}")
+    return shown(lab, report(runs, entries), "the paper does not say at which its are", heats)

@@ -1,21 +1,15 @@
-"""Figure 7: tokens per second and speed-up by beam width and beam length, one text at a time.
-
-    python -m papers.redrafter.shape --svg shape.svg
-    python -m papers.redrafter.shape --model M --head FOLDER --width 1 2 3 4 --length 1 2 3 4 5 6
-
-The paper's picture is of two Apple chips. A length counts drafted tokens; the public code of ReDrafter also counts the
-token before them, which the target has chosen already.
-"""
+"""Figure 7: beam width by beam length."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from paceline_lab import Summary
-from papers.common import Claim, Curve, Panel, Report, Way, script
-from papers.redrafter.common import Lab, conditions, in_all, overall, parser, spec, with_method, with_suite, written
-from papers.unispec.common import brings, number, with_interval
-from papers.unispec.tables import remarks
+from papers.charts import Panel, curves
+from papers.driver import Given
+from papers.redrafter.heads import shown, spec, with_head
+from papers.report import Claim, Report, Table, Way
+from papers.speeds import best, brings, in_all, overall, per_round, with_interval, written
 
 WIDTHS, LENGTHS = (1, 2, 4), (2, 3, 4, 5)
 TRAINED = 5
@@ -28,24 +22,16 @@ def sides(cells: Cells) -> tuple[list[int], list[int]]:
     return sorted({width for width, _ in cells}), sorted({length for _, length in cells})
 
 
-def fastest(run: Summary, cells: Cells) -> tuple[int, int]:
-    return max(cells, key=lambda cell: in_all(run, cells[cell]))
-
-
-def grid(run: Summary, cells: Cells) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def grid(run: Summary, cells: Cells) -> Table:
     """A row of every width; of every length speed-up, tokens a second and tokens a round."""
     widths, lengths = sides(cells)
     head = ["beam width", *(f"length {length}: x plain [95%], tokens/s, tokens/round" for length in lengths)]
-    rows = list[Sequence[str]]()
-    for width in widths:
-        row = [str(width)]
-        for length in lengths:
-            entry = cells[width, length]
-            figures = run.figures(entry)
-            per_round = number(figures.tokens_per_round) if figures is not None else ""
-            row.append(f"{with_interval(overall(run, entry))}, {written(in_all(run, entry))}, {per_round}")
-        rows.append(row)
-    return head, rows
+    return head, [[str(width), *(_cell(run, cells[width, length]) for length in lengths)] for width in widths]
+
+
+def _cell(run: Summary, entry: str) -> str:
+    speed, rate = with_interval(overall(run, entry)), written(in_all(run, entry), ".1f")
+    return f"{speed}, {rate}, {written(per_round(run, entry))}"
 
 
 def claims(run: Summary, cells: Cells, trained: int = TRAINED) -> list[Claim]:
@@ -56,46 +42,36 @@ def claims(run: Summary, cells: Cells, trained: int = TRAINED) -> list[Claim]:
         one, two = cells[wide, long], cells[narrow, long]
         found.append(brings(run, one, two, claim, "the more the wider (Table 4)", Way.ABOVE))
     if long > short:
-        width, length = fastest(run, cells)
+        width, length = best({cell: in_all(run, entry) for cell, entry in cells.items()})
         ours = f"{width} wide and {length} long, of lengths {short} to {long}"
         claim = "the fastest draft is neither the shortest nor longer than the head was trained for"
         found.append(Claim(claim, "1 or 3 wide and 4 or 5 long, trained for 5", ours, short < length <= trained))
     return found
 
 
-def report(run: Summary, cells: Cells, notes: Sequence[str] = (), trained: int = TRAINED) -> Report:
+def panel(up: str, cells: Cells, of: Callable[[str], float]) -> Panel:
     widths, lengths = sides(cells)
-    values: Mapping[str, Callable[[str], float]] = {
-        "tokens/s": lambda entry: in_all(run, entry),
-        "x plain": lambda entry: overall(run, entry).value,
-    }
-    panels = list[Panel]()
-    for up, value in values.items():
-        lines = [
-            Curve(f"{width} wide", [(float(length), value(cells[width, length])) for length in lengths], place)
-            for place, width in enumerate(widths, start=1)
-        ]
-        panels.append(Panel(up, "beam length", up, lines))
-    notes = [*notes, f"plain decoding: {written(in_all(run, run.base))} tokens/s", *remarks([run])]
+    lines, places = {f"{width} wide": width for width in widths}, {length: length for length in lengths}
+    return Panel(up, "beam length", up, curves(lines, places, lambda length, width: of(cells[width, length])))
+
+
+def report(run: Summary, cells: Cells, trained: int = TRAINED) -> Report:
+    panels = [
+        panel("tokens/s", cells, lambda entry: in_all(run, entry)),
+        panel("x plain", cells, lambda entry: overall(run, entry).value),
+    ]
+    notes = [f"plain decoding: {written(in_all(run, run.base), '.1f')} tokens/s"]
     title = "ReDrafter, Figure 7: beam width and beam length"
     return Report(title, [grid(run, cells)], claims(run, cells, trained), notes, panels)
 
 
-def main() -> None:
-    options = with_method(with_suite(parser(__doc__)))
-    add = options.add_argument
-    add("--width", type=int, nargs="+", default=WIDTHS, metavar="W", help="beam widths (1 2 4)")
-    add("--length", type=int, nargs="+", default=LENGTHS, metavar="L", help="tokens of a beam (2 3 4 5)")
-    add(
-        "--trained", type=int, default=TRAINED, metavar="N", help=f"tokens that the head learned to predict ({TRAINED})"
-    )
-    lab = Lab(given := options.parse_args())
-    lab.need_head()
+def shape(given: Given) -> Report:
+    """Figure 7: tokens per second and speed-up by beam width and beam length, one text at a time.
+
+    The paper's picture is of two Apple chips. A length counts drafted tokens; the public code of ReDrafter also counts
+    the token before them, which the target has chosen already.
+    """
+    lab = with_head(given)
     cells = {(w, n): spec(given, w, n) for w in sorted(set(given.width)) for n in sorted(set(given.length))}
-    runs = lab.races({"run": {"methods": cells.values()}})
     paper = "the paper's picture does not say. On A100 and H100 its best width is 50 or more"
-    lab.show(report(runs["run"], cells, conditions(lab, [lab.temperature], paper), given.trained))
-
-
-if __name__ == "__main__":
-    script(main)
+    return shown(lab, report(lab.run(cells.values()), cells, given.trained), paper)

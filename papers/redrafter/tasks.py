@@ -1,24 +1,19 @@
-"""Table 1 and Figure 5: MT-Bench and AlpacaEval at temperatures 0 and 1, in all and by category.
-
-    python -m papers.redrafter.tasks
-    python -m papers.redrafter.tasks --model M --head FOLDER --width 50 --limit 100 --max-new-tokens 512 --svg tasks.svg
-
-The paper's rivals are Medusa and EAGLE. No method here drafts with their heads; in their place stand a draft model,
-UniSpec and `auto`. AlpacaEval is left out where it is not in the data folder and the hub does not give it.
-"""
+"""Table 1 and Figure 5: MT-Bench and AlpacaEval, by category."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from paceline_lab import Prompt, Sources, Summary, as_lines, open_suite
-from papers import common
-from papers.common import Claim, Curve, Panel, Report, Way, script
-from papers.redrafter.common import LENGTH, METHOD, OWN, WIDTH, Lab, conditions, overall, parser, spec
-from papers.unispec.common import faster, number, over, with_interval
-from papers.unispec.tables import by, of_runs, remarks
+from papers.charts import Panel
+from papers.driver import Given, write
+from papers.lab import Lab, bundled
+from papers.redrafter.heads import METHOD, OWN, shown, spec, with_head
+from papers.report import Claim, Report, Table, Way
+from papers.speeds import best, by, by_task, compared, faster, overall, per_round, speed_up, with_interval, written
 
 TEMPERATURES = 0.0, 1.0
 QUESTIONS = "spec_bench_question.jsonl", "spec_bench/question.jsonl"
@@ -57,7 +52,7 @@ def datasets(lab: Lab) -> dict[str, Path]:
             lab.notes.append(f"{name} is left out: {why}")
             continue
         found[name] = lab.out / f"{name}.jsonl"
-        common.write(found[name], as_lines(prompts))
+        write(found[name], as_lines(prompts))
     if not found:
         raise ValueError(f"there is nothing to write: {'; '.join(lab.notes)}")
     return found
@@ -69,11 +64,11 @@ def methods(lab: Lab) -> dict[str, str]:
     own = {name: spec(given, given.width, given.length, method=name) for name in (METHOD, OWN)}
     head = "shipped" if given.head is None else given.head
     rivals = {"unispec": "unispec", "auto": "auto", "auto with the head": f"auto:head='{head}'"}
-    draft = given.draft_model or (DRAFT_MODEL if lab.bundled else None)
+    draft = given.draft_model or (DRAFT_MODEL if bundled(lab.given.model) else None)
     return own | ({"assistant": f"assistant:model='{draft}'"} if draft else {}) | rivals
 
 
-def main_table(runs: Runs, names: Mapping[str, str]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def main_table(runs: Runs, names: Mapping[str, str]) -> Table:
     """Table 1: of every method and temperature, speed-up and tokens a round over all texts of a data set."""
     sets, rows = list(dict.fromkeys(name for name, _ in runs)), list[Sequence[str]]()
     head = ["", *(cell for name in sets for cell in (f"{name}, x plain [95%]", "tokens/round"))]
@@ -81,9 +76,8 @@ def main_table(runs: Runs, names: Mapping[str, str]) -> tuple[Sequence[str], Seq
         for called, entry in names.items():
             row = [f"T={heat:g}  {called}"]
             for name in sets:
-                figures = run.figures(entry) if (run := runs.get((name, heat))) is not None else None
-                per_round = number(figures.tokens_per_round) if figures is not None else ""
-                row += ["" if run is None else with_interval(overall(run, entry)), per_round]
+                run = runs.get((name, heat))
+                row += [""] * 2 if run is None else [with_interval(overall(run, entry)), written(per_round(run, entry))]
             rows.append(row)
     return head, rows
 
@@ -93,28 +87,19 @@ def claims(runs: Runs, names: Mapping[str, str]) -> Iterator[Claim]:
         if len(here := [runs[dataset, heat] for heat in TEMPERATURES if (dataset, heat) in runs]) == 2:
             cold, warm = here
             for name, paper in {METHOD: GAIN, OWN: ""}.items():
-                one, two = overall(warm, names[name]), overall(cold, names[name])
-                ratio = over(one, two)
-                ours = f"{with_interval(one)} against {with_interval(two)}, a ratio of {with_interval(ratio)}"
                 how = "is larger at temperature 1 than at 0" if paper else "at temperature 1, and at 0"
                 claim = f"{dataset}: the speed-up of {name} {how}"
-                yield Claim.of(claim, paper, ours, Way.ABOVE, ratio)
+                yield compared(claim, paper, overall(warm, names[name]), overall(cold, names[name]), Way.ABOVE)
     for (dataset, heat), run in runs.items():
         yield everywhere(f"{dataset}, T={heat:g}", run, names[METHOD])
-        best = max((one for one in names if one not in (METHOD, OWN)), key=lambda one: _speed(run, names[one]))
-        claim = f"{dataset}, T={heat:g}: {OWN}, and {best}, the fastest of the others"
-        yield faster(run, names[OWN], names[best], claim, "", Way.ABOVE)
-
-
-def _speed(run: Summary, entry: str) -> float:
-    value = overall(run, entry).value
-    return value if value == value else 0.0
+        other = best({one: overall(run, entry).value for one, entry in names.items() if one not in (METHOD, OWN)})
+        claim = f"{dataset}, T={heat:g}: {OWN}, and {other}, the fastest of the others"
+        yield faster(run, names[OWN], names[other], claim, "", Way.ABOVE)
 
 
 def everywhere(where: str, run: Summary, entry: str) -> Claim:
     """Whether the method is faster than plain decoding in every category."""
-    found = [figures for task in run.tasks if (figures := run.figures(entry, task)) is not None]
-    known = [one.speed_up_of_means.value for one in found if one.speed_up_of_means is not None]
+    known = [value for task in run.tasks if not math.isnan(value := speed_up(run, entry, task).value)]
     won = sum(value > 1 for value in known)
     ours = f"in {won} of {len(known)}, from {min(known):.2f}x to {max(known):.2f}x" if known else ""
     claim = f"{where}: {METHOD} is faster than plain decoding in every category"
@@ -123,49 +108,37 @@ def everywhere(where: str, run: Summary, entry: str) -> Claim:
 
 def panels(runs: Runs, names: Mapping[str, str]) -> Iterator[Panel]:
     """Figure 5: speed-up and tokens a round by category."""
+    lines = {name: names[name] for name in (METHOD, OWN)}
     for (dataset, heat), run in runs.items():
         title = f"{dataset}, temperature {heat:g}"
-        for what in ("x plain", "tokens/round"):
-            lines = [Curve(one, [*_points(run, names[one], what)], n) for n, one in enumerate((METHOD, OWN), start=1)]
-            yield Panel(title, "category", what, lines, level=1.0, names=run.tasks)
+        speed, tokens = by_task(run, lines, lambda *of: speed_up(*of).value), by_task(run, lines, per_round)
+        yield Panel(title, "category", "x plain", speed, level=1.0, names=run.tasks)
+        yield Panel(title, "category", "tokens/round", tokens, level=1.0, names=run.tasks)
 
 
-def _points(run: Summary, entry: str, what: str) -> Iterator[tuple[float, float]]:
-    for place, task in enumerate(run.tasks):
-        if (figures := run.figures(entry, task)) is not None:
-            speed = figures.speed_up_of_means.value if figures.speed_up_of_means is not None else None
-            value = speed if what == "x plain" else figures.tokens_per_round
-            if value is not None:
-                yield float(place), value
-
-
-def report(runs: Runs, names: Mapping[str, str], notes: Sequence[str] = ()) -> Report:
+def report(runs: Runs, names: Mapping[str, str]) -> Report:
     tables = [main_table(runs, names)]
     for dataset in dict.fromkeys(name for name, _ in runs):
-        rows = of_runs({f"T={heat:g}": run for (name, heat), run in runs.items() if name == dataset})
-        called = {entry: name for name, entry in names.items()}
-        shown = [(f"{label.partition('  ')[0]}  {called[entry]}", run, entry) for label, run, entry in rows]
-        head, cells = by("task", shown)
+        here = {heat: run for (name, heat), run in runs.items() if name == dataset}
+        rows = [(f"T={heat:g}  {name}", run, entry) for heat, run in here.items() for name, entry in names.items()]
+        head, cells = by("task", rows)
         tables.append(((f"{dataset}: {head[0]}", *head[1:]), cells))
     notes = [
-        *notes,
         "the paper's rivals, Medusa and EAGLE, are absent: no method here drafts with their heads",
         "the paper explains its gain at temperature 1 by rejection sampling; its public rule accepts the longest of "
         "several beams, which are no samples, and so changes the law of the text. Both methods here are exact",
-        *remarks(runs.values()),
     ]
     title = "ReDrafter, Table 1 and Figure 5: MT-Bench and AlpacaEval"
     return Report(title, tables, list(claims(runs, names)), notes, list(panels(runs, names)))
 
 
-def main() -> None:
-    options = parser(__doc__)
-    options.set_defaults(limit=1)
-    options.add_argument("--width", type=int, default=WIDTH, metavar="W", help=f"beams ({WIDTH})")
-    options.add_argument("--length", type=int, default=LENGTH, metavar="L", help=f"tokens of a beam ({LENGTH})")
-    options.add_argument("--draft-model", "-md", metavar="MODEL", help=f"a small model ({DRAFT_MODEL} if bundled)")
-    lab = Lab(given := options.parse_args())
-    lab.need_head()
+def tasks(given: Given) -> Report:
+    """Table 1 and Figure 5: MT-Bench and AlpacaEval at temperatures 0 and 1, in all and by category.
+
+    The paper's rivals are Medusa and EAGLE. No method here drafts with their heads; in their place stand a draft model,
+    UniSpec and `auto`. AlpacaEval is left out where it is not in the data folder and the hub does not give it.
+    """
+    lab = with_head(given)
     files, names = datasets(lab), methods(lab)
     how = {"methods": names.values(), "tasks": None, "langs": None}
     stages = {
@@ -173,11 +146,6 @@ def main() -> None:
         for name, file in files.items()
         for heat in TEMPERATURES
     }
-    made = lab.races({f"{name} T={heat:g}": stage for (name, heat), stage in stages.items()})
-    runs = {key: made[label] for key in stages if (label := f"{key[0]} T={key[1]:g}") in made}
+    runs = lab.races(stages, "{0[0]} T={0[1]:g}")
     paper = f"so are the paper's. Beams are {given.width} wide and {given.length} long; the paper states no size"
-    lab.show(report(runs, names, conditions(lab, TEMPERATURES, paper)))
-
-
-if __name__ == "__main__":
-    script(main)
+    return shown(lab, report(runs, names), paper, TEMPERATURES)

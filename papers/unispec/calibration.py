@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline_lab import Calibration, Prompt, Summary, as_lines, open_suite
-from papers import common
+from papers.driver import write
 
 DEGREE, KNOTS, POWER = 2, 8, 3
 RUNS, MOST = 10, 128
@@ -161,7 +161,7 @@ def write_prompts(
     own = [prompt for prompt in every if prompt.key in raced]
     picked = _spread(others, count)
     again = _spread(own, count - len(picked))
-    common.write(file, as_lines([*picked, *again]))
+    write(file, as_lines([*picked, *again]))
     there, notes = len(picked) + len(again), list[str]()
     if again:
         why = "the suite has no more others"
@@ -218,7 +218,7 @@ class Kept:
     def add(self, label: str, found: Calibration) -> None:
         self.found[label] = found
         kept = {"asked": self.asked, "found": {label: vars(one) for label, one in self.found.items()}}
-        common.write(self.file, f"{json.dumps(kept, indent=1, default=str)}\n")
+        write(self.file, f"{json.dumps(kept, indent=1, default=str)}\n")
 
 
 def named(places: Sequence[str], *labels: str) -> dict[str, tuple[str, Calibration]]:

@@ -1,18 +1,11 @@
-"""Table 12: joules per token of six machines, an 11B model in 8 bits, one text at a time.
-
-    python -m papers.bielik.table12_energy --watts 30 --tokens-per-second 15
-
-Joules per token are computed from the table's watts and speeds. The watts are rated ones, and of the speeds only the
-first machine's was measured. With both options a row of your own machine stands beside them. What a machine draws is
-measured by `paceline bench run`.
-"""
+"""Table 12: joules per token."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from papers.common import Claim, Report, parser, script
+from papers.driver import Given
+from papers.report import Claim, Report
 
 TEXTS, TOKENS, CONDITIONS = 50, 128, 90
 """Section 6.6: texts of a condition, tokens of a text, and conditions in all."""
@@ -73,23 +66,17 @@ def row(one: Machine, tokens: int) -> tuple[str, ...]:
     return one.name, *numbers, f"{one.joules_per_token:.2f}", str(one.printed or ""), f"{one.watt_hours(tokens):,.4g}"
 
 
-def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--watts", type=float, metavar="W", help="the power of this machine while it writes")
-    options.add_argument("--tokens-per-second", type=float, metavar="R", help="how fast it writes")
-    options.add_argument("--texts", type=int, default=CONDITIONS * TEXTS, metavar="N", help="how many texts (4500)")
-    options.add_argument("--tokens", type=int, default=TOKENS, metavar="N", help="tokens of each (128)")
-    given = options.parse_args()
+def table12(given: Given) -> Report:
+    """Table 12: joules per token of six machines, an 11B model in 8 bits, one text at a time.
+
+    Joules per token are computed from the table's watts and speeds. The watts are rated ones, and of the speeds only
+    the first machine's was measured. With both options a row of your own machine stands beside them. What a machine
+    draws is measured by `paceline bench run`.
+    """
     own = [one for one in (given.watts, given.tokens_per_second) if one is not None]
     if len(own) == 1:
         raise ValueError("energy per token is a power over a speed; give --watts W and --tokens-per-second R")
-    if not all(one > 0 and math.isfinite(one) for one in [*own, given.texts, given.tokens]):
-        raise ValueError("a power, a speed and a number of tokens are more than 0")
     machines = [*MACHINES, *([Machine("this machine, as stated", own[0], None, own[1])] if own else [])]
     rows = [row(one, given.texts * given.tokens) for one in machines]
     data = {"joules_per_token": {one.name: one.joules_per_token for one in machines}}
-    Report("Bielik, Table 12: energy", [(HEAD, rows)], claims(), data=data).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return Report("Bielik, Table 12: energy", [(HEAD, rows)], claims(), data=data)

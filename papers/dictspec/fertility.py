@@ -1,10 +1,4 @@
-"""Table 3: tokens per word, by tokenizer and language.
-
-    python -m papers.dictspec.table3_fertility [--tokenizers T ...] [--texts LANG=FILE ...] [--base T]
-
-Without options: all tokenizers of the data folder on its parallel texts, and on the last 100,000 words of running text
-in languages without a parallel text. In languages that put no spaces between words, tokens per character.
-"""
+"""Table 3: tokens per word."""
 
 from __future__ import annotations
 
@@ -13,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline_lab import Sources, open_vocabulary
-from papers.common import Report, parser, script
-from papers.dictspec.data import Fertility, add_data, by_language, fertility, parallel, stripped, tokenizers
+from papers.dictspec.data import NO_TEXTS, RUNNING, Fertility, fertility, parallel, stripped, tokenizers
 from papers.dictspec.numbers import FERTILITY, paper_name
+from papers.driver import Given, by_name
+from papers.report import Report, Table
 
-RUNNING = "text"
-"""Folder of the data folder: running text by language."""
 UNSPACED = frozenset({"ja", "km", "lo", "my", "th", "zh"})
 TAIL = 100_000
 SAME = 0.005
@@ -57,7 +50,7 @@ def texts_in(sources: Sources) -> list[Text]:
     others = [place for place in running.iterdir() if any(place.glob("*.txt"))] if running is not None else []
     found += [tail(read(sources, p.name, sorted(p.glob("*.txt")))) for p in others if p.name not in files]
     if not found:
-        raise ValueError("there are no texts in the data folder; name some with --texts LANG=FILE")
+        raise ValueError(NO_TEXTS)
     return sorted(found, key=lambda text: text.language)
 
 
@@ -101,7 +94,7 @@ def beside_paper(counted: Counted) -> list[tuple[str, ...]]:
 
 def report(counted: Counted, texts: Sequence[Text], base: str) -> Report:
     """All tables: by word, by character where there are no spaces, and beside the paper."""
-    tables = list[tuple[Sequence[str], Sequence[Sequence[str]]]]()
+    tables = list[Table]()
     for per, spaced in (("per_word", True), ("per_character", False)):
         if languages := [text.language for text in texts if text.spaced is spaced]:
             rows = [(name, *(f"{getattr(row[lang], per):.2f}" for lang in languages)) for name, row in counted.items()]
@@ -121,16 +114,17 @@ def report(counted: Counted, texts: Sequence[Text], base: str) -> Report:
     return Report("DictSpec, Table 3: fertility", tables, notes=notes, data=data)
 
 
-def main() -> None:
-    options = parser(__doc__)
-    add_data(options)
-    options.add_argument("--base", metavar="T", help="the tokenizer that the others are compared with")
-    given = options.parse_args()
+def table3(given: Given) -> Report:
+    """Table 3: tokens per word, by tokenizer and language.
+
+    Without options: all tokenizers of the data folder on its parallel texts, and on the last 100,000 words of running
+    text in languages without a parallel text. In languages that put no spaces between words, tokens per character.
+    """
     sources = Sources(given.data)
-    named = by_language(given.texts or [])
+    named = by_name(given.texts)
     texts = [read(sources, language, files) for language, files in named.items()] or texts_in(sources)
     counted = dict[str, dict[str, Fertility]]()
-    for name, place in tokenizers(given.tokenizers, sources).items():
+    for name, place in tokenizers(given.tokenizers or None, sources).items():
         vocabulary = open_vocabulary(place)
         counted[name] = {text.language: fertility(vocabulary, text.lines) for text in texts}
         if silent := [language for language, one in counted[name].items() if not one.tokens]:
@@ -138,8 +132,4 @@ def main() -> None:
     base = given.base or (next(iter(counted)) if given.tokenizers else usual_base(list(counted)))
     if base not in counted:
         raise ValueError(f"--base {base} is not among the tokenizers; choose {', '.join(counted)}")
-    report(counted, texts, base).show(given)
-
-
-if __name__ == "__main__":
-    script(main)
+    return report(counted, texts, base)

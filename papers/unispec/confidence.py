@@ -1,24 +1,17 @@
-"""Figure 3: how often nodes are accepted by their score, and how many nodes have which score.
-
-    python -m papers.unispec.figure3_confidence --svg confidence.svg
-
-A node's score is what its method ranks it by: as published the probability of its own candidate, else the product of
-those on the way to it; with the shared noise these are no probabilities. Beside the paper's figure stands what planners
-expected of rounds and what came. Drafts are as large as their methods make them, unless `--nodes` says otherwise.
-"""
+"""Figure 3: how often nodes are accepted by their score, and how many nodes have which score."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from paceline import DraftTree, Observed
 from paceline_lab import Estimate, Summary
-from papers.common import Claim, Curve, Panel, Report, Way, script, write
-from papers.unispec.common import Lab, parser, size_notes, sized
-from papers.unispec.tables import AUTO, OWN, conditions, published, shared
+from papers.charts import Curve, Panel
+from papers.driver import Given
+from papers.report import Claim, Report, Way
+from papers.unispec.lab import AUTO, OWN, SizesLab, published, sampled, shared, size_notes, sized
 
 BINS = 10
 Nodes = tuple[list[float], list[int]]
@@ -76,7 +69,7 @@ def expected(run: Summary) -> tuple[list[Curve], list[str]]:
     return lines, notes
 
 
-def report(run: Summary, nodes: Mapping[str, Nodes], conditions: Sequence[str] = ()) -> Report:
+def by_score(run: Summary, nodes: Mapping[str, Nodes]) -> Report:
     rows, claims, accepted, dense = list[tuple[str, ...]](), list[Claim](), list[Curve](), list[Curve]()
     for number, (entry, its) in enumerate(nodes.items(), start=1):
         tenths = binned(*its)
@@ -93,7 +86,7 @@ def report(run: Summary, nodes: Mapping[str, Nodes], conditions: Sequence[str] =
         Panel("Tokens of a round", "expected", "came", [*lines, *as_expected(lines)]),
     ]
     head = ("", "score", "accepted", "share of nodes", "nodes")
-    return Report("UniSpec, Figure 3: confidence", [(head, rows)], claims, [*conditions, *notes], panels)
+    return Report("UniSpec, Figure 3: confidence", [(head, rows)], claims, notes, panels)
 
 
 def as_expected(lines: Sequence[Curve]) -> list[Curve]:
@@ -102,28 +95,24 @@ def as_expected(lines: Sequence[Curve]) -> list[Curve]:
     return [Curve("as expected", [(x, x) for x in (min(places), max(places))], 0)] if places else []
 
 
-def main() -> None:
-    lab = Lab(parser(__doc__).parse_args())
-    nodes, kept = dict[str, Nodes](), lab.out / "nodes.json"
-    if not kept.exists() and (lab.out / "run").exists():
-        raise ValueError(f"{lab.out} was interrupted and its nodes are not all known; remove it, or give another --out")
+def figure3(given: Given) -> Report:
+    """Figure 3: how often nodes are accepted by their score, and how many nodes have which score.
+
+    A node's score is what its method ranks it by: as published the probability of its own candidate, else the product
+    of those on the way to it; with the shared noise these are no probabilities. Beside the paper's figure stands what
+    planners expected of rounds and what came. Drafts are as large as their methods make them, unless ``--nodes`` says
+    otherwise.
+    """
+    lab = SizesLab(given)
+    nodes = dict[str, Nodes]()
 
     def watch(entry: str, seen: Observed) -> None:
         own = published(entry.partition("@")[0])
         note(nodes.setdefault(entry, ([], [])), seen.draft, seen.verdict.tokens, own=own)
 
-    size = lab.size() if lab.options.nodes else None
+    size = lab.size() if given.nodes else None
     noisy = [sized(shared(lab.method), size)] if lab.temperature and published(lab.method) else []
-    runs = lab.races({"run": {"methods": [sized(lab.method, size), *noisy, sized(OWN, size), AUTO], "watch": watch}})
-    if kept.exists():
-        nodes = json.loads(kept.read_text(encoding="utf8"))
-    write(kept, json.dumps({entry: its for entry, its in nodes.items() if its[0]}))
-    lab.show(
-        report(
-            runs["run"], {entry: its for entry, its in nodes.items() if its[0]}, [*size_notes(size), *conditions(lab)]
-        )
-    )
-
-
-if __name__ == "__main__":
-    script(main)
+    methods = [sized(lab.method, size), *noisy, sized(OWN, size), AUTO]
+    found = lab.watched("run", methods, "nodes.json", nodes, watch)
+    shown = by_score(lab.runs["run"], {entry: its for entry, its in found.items() if its[0]})
+    return lab.whole(shown, [*size_notes(size), *sampled(lab.temperature, given.model)])

@@ -1,23 +1,16 @@
-"""Tables 1, 4 and 5 and Figure 4: runs of several machines and models in one table.
-
-    python -m papers.unispec.main DIR ...
-    python -m papers.unispec.main S1/Llama=DIR S1/Qwen=DIR S2/Llama=DIR --svg languages.svg
-
-It measures nothing. DIR is a folder of `paceline bench run`, or the `--out` of `papers.unispec.table1_specbench`, which
-makes such runs of Spec-Bench and with `--suite multi-spec-bench` of other languages. A testbed is called by its
-graphics card or processor unless it is named, as in TESTBED=DIR, or TESTBED/MODEL=DIR.
-"""
+"""Tables 1, 4 and 5 and Figure 4: runs of several machines and models in one table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from paceline_lab import Summary, read_run
-from papers import common
-from papers.common import Claim, Curve, Panel, Report, script
-from papers.unispec.tables import Row, Table, by, published, remarks, sampled
+from papers.charts import Curve, Panel
+from papers.driver import Given
+from papers.report import Claim, Report, Table
+from papers.speeds import Row, best, by, facts, machine_of, model_of, remarks
+from papers.unispec.lab import published, sampled
 
 RUN, DESCRIPTION = "run", "run.json"
 Runs = Mapping[tuple[str, str], Sequence[Summary]]
@@ -25,6 +18,16 @@ Runs = Mapping[tuple[str, str], Sequence[Summary]]
 BYTES = 2**30
 RECIPE = "suite", "limit", "max_new_tokens", "temperature", "rule"
 """What of a recipe speed-ups depend on."""
+
+
+def main(given: Given) -> Report:
+    """Tables 1, 4 and 5 and Figure 4: runs of several machines and models in one table.
+
+    It measures nothing. DIR is a folder of `paceline bench run`, or the ``--out`` of `table1`, which makes such runs of
+    Spec-Bench and with ``--suite multi-spec-bench`` of other languages. A testbed is called by its graphics card or
+    processor unless it is named, as in TESTBED=DIR, or TESTBED/MODEL=DIR.
+    """
+    return machines(joined(given.runs))
 
 
 def joined(places: Sequence[str]) -> dict[tuple[str, str], list[Summary]]:
@@ -42,25 +45,6 @@ def joined(places: Sequence[str]) -> dict[tuple[str, str], list[Summary]]:
             raise ValueError(f"{folder} is of the same machine and model as another folder; name them: TESTBED=DIR")
         others.append(run)
     return found
-
-
-def facts(run: Summary) -> dict[str, Any]:
-    """What the last sitting says of the machine."""
-    sittings = run.run.about.sittings
-    return dict(sittings[-1].get("machine") or {}) if sittings else {}
-
-
-def machine_of(run: Summary) -> str:
-    machine, model = facts(run), run.run.about.model
-    if str(model.get("device", "cpu")).startswith("cuda") and machine.get("accelerator"):
-        return str(machine["accelerator"])
-    threads = model.get("threads", "?")
-    return f"{machine.get('processor', 'CPU')}, {threads} thread{'s'[: threads != 1]}"
-
-
-def model_of(run: Summary) -> str:
-    model = run.run.about.model
-    return f"{model.get('model') or model.get('name')} {model.get('dtype', '')}".strip()
 
 
 def testbed(name: str, run: Summary) -> tuple[str, ...]:
@@ -110,7 +94,7 @@ def firsts(found: Sequence[Row], over: str) -> Claim | None:
     held = [of for of in speeds.values() if "unispec:paper" in of and len(of) > 1]
     if not held:
         return None
-    won = sum(max(of, key=lambda name: of[name]) == "unispec:paper" for of in held)
+    won = sum(best(of) == "unispec:paper" for of in held)
     claim = f"UniSpec has the highest mean over {over}s of the published methods"
     return Claim(claim, "on every testbed", f"in {won} of {len(held)} runs", won == len(held))
 
@@ -146,7 +130,7 @@ def recipes(runs: Runs) -> Iterator[str]:
             yield from sampled(float(run.run.about.recipe.get("temperature") or 0.0), model)
 
 
-def report(runs: Runs) -> Report:
+def machines(runs: Runs) -> Report:
     tables, claims = [testbeds(runs)], list[Claim | None]()
     if one := rows(runs, several=False):
         tables.append(by("task", one))
@@ -157,14 +141,3 @@ def report(runs: Runs) -> Report:
     warned = [*dict.fromkeys(recipes(runs)), *remarks(run for found in runs.values() for run in found)]
     title = "UniSpec, Tables 1, 4 and 5 and Figure 4: several machines and models"
     return Report(title, tables, [one for one in claims if one is not None], warned, list(figure4(runs)))
-
-
-def main() -> None:
-    options = common.parser(__doc__)
-    options.add_argument("runs", nargs="+", metavar="[NAME=]DIR", help="folders of runs")
-    given = options.parse_args()
-    report(joined(given.runs)).show(given)
-
-
-if __name__ == "__main__":
-    script(main)

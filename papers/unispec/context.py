@@ -1,22 +1,17 @@
-"""Table 11: speed-up by context length, 1,024 to 32,768 tokens, by task, as far as the model's context goes.
-
-    python -m papers.unispec.table11_context
-
-Every prompt of a task is brought to every length. Where it is too short, running text stands before it; where it is too
-long, it loses its beginning.
-"""
+"""Table 11: prompts that are brought to lengths of context."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from paceline_lab import Prompt, Sources, Summary, Vocabulary, as_lines, languages_of, open_suite, passages
-from papers.common import Claim, Panel, Report, Way, script, write
-from papers.unispec.common import Lab, between, curves, over, parser, size_notes, sized, speed_up
-from papers.unispec.tables import beside, by, conditions, of_runs, remarks
+from papers.charts import Panel, curves
+from papers.driver import Given, write
+from papers.report import Report, Way
+from papers.speeds import by, compared, of_runs, speed_up
+from papers.unispec.lab import SizesLab
 
 LENGTHS = 1024, 2048, 4096, 8192, 16384, 32768
 SPARE, TEMPLATE, CHARACTERS = 8, 32, 6
@@ -67,40 +62,38 @@ def running_text(data: Path | None, languages: Sequence[str]) -> str:
     return "\n".join(one.text for name in languages if name in known for one in passages(sources, name, PASSAGES))
 
 
-def report(runs: Mapping[str, Summary], limit: int | None, notes: Sequence[str] = ()) -> Report:
+def context(runs: Mapping[int, Summary], limit: int | None) -> Report:
     """A run for each length."""
     (short, first), *_, (long, last) = [*runs.items()] * 2
-    entry, claims = first.entries[1], list[Claim]()
+    entry, claims = first.entries[1], []
     if len(runs) > 1:
-        one, two = speed_up(last, entry), speed_up(first, entry)
         claim, paper = f"the speed-up at {long} tokens is that at {short}", "1.93x at 32768 and 1.86x at 1024 tokens"
-        claims.append(Claim.of(claim, paper, between(one, two), Way.LEVEL, over(one, two)))
+        claims = [compared(claim, paper, speed_up(last, entry), speed_up(first, entry), Way.LEVEL)]
+    notes = list[str]()
     if limit and limit < LENGTHS[-1]:
         left = ", ".join(str(length) for length in LENGTHS if length > limit)
-        notes = [*notes, f"the model's context ends at {limit} tokens; {left} are left out"]
-    lines = curves(first.entries, [(float(length), partial(speed_up, run)) for length, run in runs.items()])
+        notes = [f"the model's context ends at {limit} tokens; {left} are left out"]
+    lines = curves({e: e for e in first.entries}, runs, lambda run, e: speed_up(run, e).value, first=0)
     panels = [Panel("Speed-up by length", "tokens", "x plain", lines, log=True)]
-    table = by("task", of_runs(runs))
-    return Report("UniSpec, Table 11: context length", [table], claims, [*notes, *remarks(runs.values())], panels)
+    return Report("UniSpec, Table 11: context length", [by("task", of_runs(runs))], claims, notes, panels)
 
 
-def main() -> None:
-    options = parser(__doc__)
-    options.set_defaults(suite="spec-bench")
-    lab = Lab(given := options.parse_args())
-    lm, methods = lab.model(), [sized(lab.method, lab.size()), *beside(lab)]
+def table11(given: Given) -> Report:
+    """Table 11: speed-up by context length, 1,024 to 32,768 tokens, by task, as far as the model's context goes.
+
+    Every prompt of a task is brought to every length. Where it is too short, running text stands before it; where it is
+    too long, it loses its beginning.
+    """
+    lab = SizesLab(given)
+    lm, methods = lab.model(), [lab.sized(), *lab.beside()]
     assert lm.vocabulary is not None, "the prompts are texts"
     limit: int | None = lm.target.context_length
-    how = {"tasks": given.tasks, "languages": lab.languages, "limit": given.limit, "data": given.data}
+    how = {"tasks": given.tasks, "languages": lab.prompts()["langs"], "limit": given.limit, "data": given.data}
     asked = open_suite(given.suite, **how).prompts
     text, stages = running_text(given.data, given.langs or ["en"]), {}
     for length in lengths_within(limit):
         file = lab.out / f"prompts-{length}.jsonl"
         write(file, as_lines(prompts(asked, lm.vocabulary, text, length, given.max_new_tokens)))
         whole = {"suite": f"prompts:{file}", "limit": None, "langs": None, "tasks": None}
-        stages[str(length)] = {"methods": methods, **whole}
-    lab.show(report(lab.races(stages), limit, [*size_notes(lab.size()), *conditions(lab)]))
-
-
-if __name__ == "__main__":
-    script(main)
+        stages[length] = {"methods": methods, **whole}
+    return lab.whole(context(lab.races(stages), limit))
