@@ -142,16 +142,14 @@ class Served:
         ``until`` have none."""
         began = time.perf_counter()
         asked = self._asked(texts)
-        found = list[Draft]()
+        found = list[tuple[ServedText, Draft]]()
         for start in range(0, len(asked), TOGETHER):
             if time.perf_counter() > until:
                 break
             found += self._proposed(asked[start : start + TOGETHER])
-        if found:
-            by_context = {id(text.context): text for text, _ in asked}
-            for draft, cut in zip(found, self.planner.cut(found), strict=True):
-                text = by_context[id(draft.context)]
-                text.proposed, text.sent = draft.tree, cut.tree
+        cuts = self.planner.cut([draft for _, draft in found]) if found else []
+        for (text, draft), cut in zip(found, cuts, strict=True):
+            text.proposed, text.sent = draft.tree, cut.tree
         self._spent = time.perf_counter() - began
         return [text.sent for text in texts]
 
@@ -178,37 +176,38 @@ class Served:
                 asked.append((text, budget))
         return asked
 
-    def _proposed(self, asked: Sequence[tuple[ServedText, Budget]]) -> list[Draft]:
+    def _proposed(self, asked: Sequence[tuple[ServedText, Budget]]) -> list[tuple[ServedText, Draft]]:
         """Drafts, with the expensive part of the drafter where that is worth its time."""
         try:
-            asks = [Ask(text.state, budget) for text, budget in asked]
-            trees = answered(self.drafter, "propose", asks, DraftTree)
-            drafts = [
-                Draft(text.context, self._fitting(tree), budget)
+            trees = answered(self.drafter, "propose", [Ask(text.state, budget) for text, budget in asked], DraftTree)
+            found = [
+                (text, Draft(text.context, self._fitting(tree), budget))
                 for (text, budget), tree in zip(asked, trees, strict=True)
             ]
-            return self._enriched(asked, drafts) if self.drafter.enriches else drafts
+            return self._enriched(found) if self.drafter.enriches else found
         except Exception as error:
             if len(asked) == 1:
                 self._leave(asked[0][0], error)
                 return []
             return [draft for one in asked for draft in self._proposed([one])]
 
-    def _enriched(self, asked: Sequence[tuple[ServedText, Budget]], drafts: Sequence[Draft]) -> list[Draft]:
-        levels = self.planner.worth(drafts)
-        deep = [number for number, count in enumerate(levels) if count]
+    def _enriched(self, cheap: Sequence[tuple[ServedText, Draft]]) -> list[tuple[ServedText, Draft]]:
+        levels = self.planner.worth([draft for _, draft in cheap])
         asks = [
-            Enrich(
-                asked[number][0].state,
-                replace(drafts[number].budget, depth=min(drafts[number].budget.depth, levels[number])),
-                drafts[number].tree,
-            )
-            for number in deep
+            Enrich(text.state, replace(draft.budget, depth=min(draft.budget.depth, count)), draft.tree)
+            for (text, draft), count in zip(cheap, levels, strict=True)
+            if count
         ]
-        found = [draft._replace(cheap=draft.tree) for draft in drafts]
-        for number, tree in zip(deep, answered(self.drafter, "enrich", asks, DraftTree) if deep else (), strict=True):
-            found[number] = found[number]._replace(tree=self._fitting(tree), levels=levels[number])
-        return found
+        trees = iter(answered(self.drafter, "enrich", asks, DraftTree) if asks else ())
+        return [
+            (
+                text,
+                draft._replace(
+                    cheap=draft.tree, levels=count, tree=self._fitting(next(trees)) if count else draft.tree
+                ),
+            )
+            for (text, draft), count in zip(cheap, levels, strict=True)
+        ]
 
     def _fitting(self, tree: DraftTree) -> DraftTree:
         """The draft in a shape that the host can score."""

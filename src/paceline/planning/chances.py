@@ -69,7 +69,7 @@ class Reliability:
         self._seen, self._true = list[float](), list[float]()
         self._claimed, self._came = list[float](), list[float]()
 
-    def odds(self, trees: Sequence[DraftTree], depths: Sequence[int]) -> Floats:
+    def odds(self, trees: Sequence[DraftTree], depths: Ints) -> Floats:
         """The chance of every node of these drafts, one behind the other, to come true if its parent does."""
         scores = trees[0].scores if len(trees) == 1 else np.concatenate([tree.scores for tree in trees])
         sources = [self._number(source) for tree in trees for source in tree.sources]
@@ -84,7 +84,7 @@ class Reliability:
         np.fmax(odds, LEAST, out=odds)
         return np.fmin(odds, MOST, out=odds)
 
-    def levels(self, tree: DraftTree, depths: Sequence[int]) -> Floats:
+    def levels(self, tree: DraftTree, depths: Ints) -> Floats:
         """The same chances by source and depth alone, for sampled nodes, which may not be cut by their value."""
         where = self._first_classes([self._number(source) for source in tree.sources], depths) // _SCORES
         seen, true = (np.reshape(table, (-1, _SCORES)).sum(axis=1) for table in (self._seen, self._true))
@@ -97,26 +97,24 @@ class Reliability:
         depth = 0 if node == ROOT else len(tree.path(node))
         for token in tokens:
             reached = None
+            first = _FIRST[depth if depth < DEEPEST else DEEPEST]
             for child in _children(tree, parents, node):
+                source = self._number(tree.sources[child])
+                place = source * _OF_SOURCE + first + bisect_left(_EDGES, scores[child])
                 came = drafted[child] == token
-                self._count(self._number(tree.sources[child]), depth, scores[child], came)
                 if came:
                     reached = child
+                self._seen[place] = self._seen[place] * MEMORY + 1.0
+                self._true[place] = self._true[place] * MEMORY + came
+                self._claimed[source] = self._claimed[source] * MEMORY + math.exp(scores[child])
+                self._came[source] = self._came[source] * MEMORY + came
             if reached is None:
                 return None
             node, depth = reached, depth + 1
         return node
 
-    def _count(self, source: int, above: int, score: float, came: bool) -> None:
-        """A node so many levels below the root's children came true, or did not."""
-        place = source * _OF_SOURCE + _FIRST[above if above < DEEPEST else DEEPEST] + bisect_left(_EDGES, score)
-        self._seen[place] = self._seen[place] * MEMORY + 1.0
-        self._true[place] = self._true[place] * MEMORY + came
-        self._claimed[source] = self._claimed[source] * MEMORY + math.exp(score)
-        self._came[source] = self._came[source] * MEMORY + came
-
     @staticmethod
-    def _first_classes(sources: Sequence[int], depths: Sequence[int]) -> Ints:
+    def _first_classes(sources: Sequence[int], depths: Ints) -> Ints:
         """The first class of every node's source and depth."""
         of_depth = _OF_DEPTH.take(np.fmin(depths, DEEPEST + 1) - 1)
         return np.array(sources, np.int64) * _OF_SOURCE + of_depth

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from paceline.planning.base import Why
-from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats, is_chain
+from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats, Ints, is_chain, offsets
 
 FEW, WIDENING = 8, 2
 """A round may score this many rows, or this many times as many as were tried before, probes apart: so a step too far
@@ -33,31 +34,25 @@ class Weighed(NamedTuple):
     """Drafts that are scored together, one behind the other, with the chance of every node's whole path."""
 
     trees: Sequence[DraftTree]
-    depths: Sequence[int]
+    depths: Ints
     paths: Floats
     held: Bools | None
     """The nodes that must go if anything goes, if there are any."""
 
     @classmethod
-    def of(cls, trees: Sequence[DraftTree], chances: Callable[[Sequence[DraftTree], Sequence[int]], Floats]) -> Weighed:
+    def of(cls, trees: Sequence[DraftTree], chances: Callable[[Sequence[DraftTree], Ints], Floats]) -> Weighed:
         """``chances`` says how likely each node is to come true if its parent does, from the drafts and the depths."""
-        parents, depths = list[int](), list[int]()
-        for tree in trees:
-            start = len(parents)
-            for parent in tree.parents.tolist():
-                parents.append(parent if parent == ROOT else parent + start)
-                depths.append(1 if parent == ROOT else depths[parent + start] + 1)
-        paths = chances(trees, depths).tolist() if depths else []
-        for node, parent in enumerate(parents):
-            if parent != ROOT:
-                paths[node] *= paths[parent]
+        if all(is_chain(tree.parents) for tree in trees):
+            depths, paths = _along_chains([len(tree.tokens) for tree in trees], partial(chances, trees))
+        else:
+            depths, paths = _along_trees(trees, partial(chances, trees))
         held = None
         if any(tree.probes is not None for tree in trees):
             none = np.zeros(0, np.bool_)
             held = np.concatenate(
                 [none, *(np.zeros(len(t), np.bool_) if t.probes is None else t.under_probes() for t in trees)]
             )
-        return cls(trees, depths, np.array(paths), held)
+        return cls(trees, depths, paths, held)
 
     @property
     def free(self) -> Floats:
@@ -80,14 +75,14 @@ class Weighed(NamedTuple):
 
     def bare(self) -> Weighed:
         """The drafts without probes and the nodes below them."""
-        kept, start = list[int](), 0
-        trees = list[DraftTree]()
+        kept, trees = list[Bools](), list[DraftTree]()
         for tree in self.trees:
-            nodes = np.flatnonzero(_beside_probes(tree))
-            kept += (nodes + start).tolist()
-            start += len(tree)
-            trees.append(tree if tree.probes is None else replace(tree.select(nodes, drawn=tree.drawn), probes=None))
-        return Weighed(trees, [self.depths[node] for node in kept], self.paths[kept], None)
+            nodes = _beside_probes(tree)
+            kept.append(nodes)
+            part = tree.select(np.flatnonzero(nodes), drawn=tree.drawn)
+            trees.append(tree if tree.probes is None else replace(part, probes=None))
+        nodes = np.concatenate(kept)
+        return Weighed(trees, self.depths[nodes], self.paths[nodes], None)
 
     def sums(self, values: Floats | Bools) -> list[float]:
         """What these values of all nodes add up to in each draft."""
@@ -103,6 +98,31 @@ class Weighed(NamedTuple):
             _part(tree, sent[end - len(tree) : end], int(count))
             for tree, end, count in zip(self.trees, self.ends, self.sums(sent), strict=True)
         ]
+
+
+def _along_chains(lengths: list[int], chances: Callable[[Ints], Floats]) -> tuple[Ints, Floats]:
+    """Depths, and the chances of whole paths, in chains of these lengths."""
+    places = np.arange(max(lengths))
+    inside = places < np.array(lengths)[:, None]
+    depths: Ints = np.broadcast_to(places + 1, inside.shape)[inside]
+    paths = np.ones(inside.shape)
+    if len(depths):
+        paths[inside] = chances(depths)
+    return depths, paths.cumprod(axis=1)[inside]
+
+
+def _along_trees(trees: Sequence[DraftTree], chances: Callable[[Ints], Floats]) -> tuple[Ints, Floats]:
+    """The same in drafts of any shape."""
+    parents = list[int]()
+    for tree in trees:
+        start = len(parents)
+        parents += [parent if parent == ROOT else parent + start for parent in tree.parents.tolist()]
+    depths = offsets(np.array(parents)) + 1
+    paths = chances(depths).tolist()
+    for node, parent in enumerate(parents):
+        if parent != ROOT:
+            paths[node] *= paths[parent]
+    return depths, np.array(paths)
 
 
 def _part(tree: DraftTree, chosen: Bools, count: int) -> DraftTree:

@@ -26,7 +26,8 @@ PROBED = 15
 PACE = 0.25
 """The share of a round's surprise that counts as a change of the machine's pace."""
 UNTRIED = 0.01
-"""Seconds that one more row is assumed to take where nothing is known, as a share of a plain round."""
+"""Seconds that one more row for each sequence is assumed to take where nothing is known, as a share of a plain
+round."""
 STEEP = 0.5
 """Beyond the largest size that was seen a row is assumed to take at least this share of what one took up to there;
 all of it behind a probe, which reaches far enough."""
@@ -92,7 +93,7 @@ class Costs:
     def _computed(self, most: int, key: tuple[int, int]) -> tuple[Floats, float]:
         known = self._nearest(key).trusted()
         places, values = rising(known.rows, self._believed(known), known.rounds)
-        slope = UNTRIED * values[0]
+        slope = UNTRIED * values[0] / places[0]
         if len(places) > 1:
             steep = 1.0 if self._probed else STEEP
             slope = max(slope, steep * (values[-1] - values[0]) / (places[-1] - places[0]))
@@ -115,7 +116,7 @@ class Costs:
     def _believed(self, known: SizeClasses) -> Floats:
         """The weights of sizes, less what they may be wrong by."""
         sure = known.rounds * np.exp((known.last - self._now) / AGING)
-        guessed = known.weights[0] + np.log1p(UNTRIED * (known.rows - known.rows[0]))
+        guessed = known.weights[0] + np.log1p(UNTRIED * (known.rows / known.rows[0] - 1))
         believed: Floats = np.fmin(known.weights, (known.weights * sure + guessed * DOUBT) / (sure + DOUBT))
         return believed
 

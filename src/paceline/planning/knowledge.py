@@ -25,10 +25,10 @@ from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, choose
 from paceline.planning.costs import Costs, key_of
 from paceline.planning.effort import Effort
 from paceline.planning.levels import DEEPEST, MEASURED, Levels
-from paceline.planning.seconds import TRUSTED
+from paceline.planning.seconds import TRUSTED, size_of
 from paceline.planning.timing import Timing
 from paceline.recent import RecentRatio
-from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats
+from paceline.tree import EMPTY, ROOT, Bools, DraftTree, Floats, Ints
 
 PROBING = 0.005
 """The share of time that may go into drafts, or into sources, which have not been worth their time."""
@@ -101,7 +101,7 @@ class Knowledge:
     effort: Effort = field(default_factory=Effort)
     reliability: Reliability = field(default_factory=Reliability)
     running: dict[int, RecentRatio] = field(default_factory=dict)
-    """Batch size -> recent tokens and seconds."""
+    """Class of batch sizes -> recent tokens and seconds, of one text."""
     trust: Trust = field(default_factory=Trust)
     backoffs: dict[int, BackOff] = field(default_factory=dict)
     """The drafter's, by batch size: drafts that pay for one text may not for eight."""
@@ -203,8 +203,12 @@ class Knowledge:
 
     def rate(self, seconds_plain: float) -> float:
         """Tokens per second that time is valued at: never less than without drafts."""
-        running = self.running.get(self.round.batch)
-        return max(self.round.batch / seconds_plain, running.value if running is not None else 0.0)
+        running = self.running.get(size_of(self.round.batch))
+        return self.round.batch * max(1 / seconds_plain, running.value if running is not None else 0.0)
+
+    def note_rate(self, texts: int, tokens: int, seconds: float) -> None:
+        """So many texts got so many tokens in all."""
+        self.running.setdefault(size_of(texts), RecentRatio(RUN)).add(tokens / texts, seconds)
 
     def ready(self, length: int) -> bool:
         """Whether rounds without drafts were timed, of this batch size and about this length of text: drafts are worth
@@ -229,7 +233,7 @@ class Knowledge:
             weighed = self.weigh([draft.within(self.weigh([draft.tree]).paths) for draft in drafts])
         return weighed.within([draft.budget.nodes for draft in drafts])
 
-    def _odds(self, trees: Sequence[DraftTree], depths: Sequence[int]) -> Floats:
+    def _odds(self, trees: Sequence[DraftTree], depths: Ints) -> Floats:
         if not any(tree.drawn for tree in trees):
             return self.reliability.odds(trees, depths)
         found, start = list[Floats](), 0
@@ -289,32 +293,30 @@ def review(known: Knowledge, outcomes: Sequence[Outcome]) -> None:
         return
     for outcome in outcomes:
         known.learn(outcome)
-    now = known.round
-    tokens = sum(len(outcome.tokens) for outcome in outcomes)
+    now, texts = known.round, len(outcomes)
+    contexts, _, sent, emitted, spent_draft, spent, spent_top, shown = zip(*outcomes, strict=True)
+    tokens = sum(map(len, emitted))
     expected = 0.0 if now.why is None else now.why.tokens - now.batch
-    known.trust.learn(expected, tokens - len(outcomes) if expected else 0.0)
-    running = known.running.setdefault(len(outcomes), RecentRatio(RUN))
+    known.trust.learn(expected, tokens - texts if expected else 0.0)
     if not known.live:
         if now.why is not None:
-            running.add(tokens, now.why.seconds)
+            known.note_rate(texts, tokens, now.why.seconds)
             known.save(now.why.seconds)
             known.backoff.judge(now.value - DRAFTING, PROBING)
             now.why = None
         return
-    seconds = max(outcome.seconds for outcome in outcomes)
-    drafting = max(outcome.seconds_draft for outcome in outcomes)
-    running.add(tokens, seconds + drafting)
-    rows = sum(1 + len(outcome.sent) for outcome in outcomes)
-    if rows == len(outcomes):  # a plain round reads nothing for a drafter
-        reading = max(outcome.seconds_top for outcome in outcomes)
-        seconds, drafting = seconds - reading, drafting + reading
-    drafting = known.without_idle(drafting, seconds, shown=any(outcome.shown for outcome in outcomes))
-    length = sum(len(outcome.context) for outcome in outcomes) // len(outcomes)
-    known.costs.note(Timing(rows=rows, seconds=seconds, length=length, sequences=len(outcomes)))
-    known.save(seconds)
-    if now.why is not None:
-        sent = rows > len(outcomes)
-        _judge(known, now.why, drafting, now.why.seconds - seconds if sent and not now.probed else 0.0)
+    seconds, drafting, rows = max(spent), max(spent_draft), texts + sum(map(len, sent))
+    if seconds > 0:
+        known.note_rate(texts, tokens, seconds + drafting)
+        if rows == texts:  # a plain round reads nothing for a drafter
+            reading = max(spent_top)
+            seconds, drafting = seconds - reading, drafting + reading
+        drafting = known.without_idle(drafting, seconds, shown=any(shown))
+        known.costs.note(Timing(rows=rows, seconds=seconds, length=sum(map(len, contexts)) // texts, sequences=texts))
+        known.save(seconds)
+        if now.why is not None:
+            predicted = rows > texts and not now.probed
+            _judge(known, now.why, drafting, now.why.seconds - seconds if predicted else 0.0)
     now.why = None  # the last round of a text may come without a plan
 
 
@@ -350,6 +352,6 @@ def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
 
 def gains_of(drafts: Weighed, sent: Bools, share: float, price: float) -> Floats:
     """The expected tokens of chosen nodes by their depth, the price of their rows deducted."""
-    depths = np.fmin(np.array(drafts.depths, np.int64)[sent], DEEPEST) - 1
-    gains: Floats = np.bincount(depths, share * drafts.free[sent] - price, DEEPEST)
+    depths: Ints = np.fmin(drafts.depths[sent], DEEPEST) - 1
+    gains: Floats = np.bincount(depths, weights=share * drafts.free[sent] - price, minlength=DEEPEST)
     return gains

@@ -37,6 +37,11 @@ class RequestContext(Context):
 
     def __init__(self, tokens: Tokens, longest: int) -> None:
         super().__init__(tokens.astype(np.int64), GREEDY, Ending(max_new_tokens=max(1, longest - len(tokens))))
+        self._longest = longest
+
+    @property
+    def room(self) -> int:
+        return self._longest - self._length
 
     def follow(self, tokens: Tokens | list[int]) -> None:
         """It went on with these."""
