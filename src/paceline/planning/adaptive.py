@@ -129,9 +129,9 @@ class Adaptive(Planner):
             known.levels.brought(gains[: now.levels] / now.texts)
         trees, why = weighed.parts(choice.sent), now.why
         known.reach = max(0.97 * known.reach, *map(len, trees))
-        gains = weighed.sums(known.trust.share * weighed.free * choice.sent)
+        brought = weighed.sums(known.trust.share * weighed.free * choice.sent)
         rest = why.seconds, why.seconds_plain, why.rate, why.chance, why.price
-        return [Cut(tree, Why(1.0 + gain, *rest)) for tree, gain in zip(trees, gains, strict=True)]
+        return [Cut(tree, Why(1.0 + gain, *rest)) for tree, gain in zip(trees, brought, strict=True)]
 
     def _note_expensive(
         self, known: Knowledge, drafts: Sequence[Draft], weighed: Weighed, choice: ChosenNodes, length: int

@@ -75,14 +75,13 @@ class Reliability:
         sources = [self._number(source) for tree in trees for source in tree.sources]
         classes = (EDGES.searchsorted(scores) + self._first_classes(sources, depths)).tolist()
         bias = [(came + 1.0) / (claimed + 1.0) for came, claimed in zip(self._came, self._claimed, strict=True)]
-        odds = np.exp(scores)
+        odds: Floats = np.exp(scores)
         odds *= np.array(bias).take(sources)
         np.fmin(odds, MOST, out=odds)
         odds *= PRIOR
         odds += [self._true[each] for each in classes]
         odds /= np.array([self._seen[each] for each in classes]) + PRIOR
-        np.fmax(odds, LEAST, out=odds)
-        return np.fmin(odds, MOST, out=odds)
+        return odds.clip(LEAST, MOST)
 
     def levels(self, tree: DraftTree, depths: Ints) -> Floats:
         """The same chances by source and depth alone, for sampled nodes, which may not be cut by their value."""

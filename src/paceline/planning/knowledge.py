@@ -353,5 +353,4 @@ def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
 def gains_of(drafts: Weighed, sent: Bools, share: float, price: float) -> Floats:
     """The expected tokens of chosen nodes by their depth, the price of their rows deducted."""
     depths: Ints = np.fmin(drafts.depths[sent], DEEPEST) - 1
-    gains: Floats = np.bincount(depths, weights=share * drafts.free[sent] - price, minlength=DEEPEST)
-    return gains
+    return np.bincount(depths, share * drafts.free[sent] - price, DEEPEST).astype(np.float64)
