@@ -15,7 +15,7 @@ from paceline.drafters import Drafter, make_drafter
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
-from paceline.engine.served import Emitted, Served, ServedText, best_chain
+from paceline.engine.served import Served, ServedRound, ServedText, best_chain
 from paceline.integrations.vllm import Proposer
 from paceline.law import Sampling
 from paceline.planning.adaptive import Adaptive
@@ -25,7 +25,7 @@ from paceline.planning.fixed import Fixed
 from paceline.targets.base import Pending, Request
 from paceline.targets.replay import ReplayTarget
 from paceline.tree import ROOT, DraftTree
-from test_vllm import SIZE, config, folder  # noqa: F401
+from test_vllm import SIZE, config
 
 # --- a host --------------------------------------------------------------------------------------------------
 
@@ -50,14 +50,14 @@ class Host:
             self.served.close(text)
         return [context.emitted.tolist() for context in contexts]
 
-    def emit(self, text: ServedText, draft: DraftTree) -> Emitted:
+    def emit(self, text: ServedText, draft: DraftTree) -> ServedRound:
         """The accepted part of a chain, and one token more."""
         emitted = list[int]()
         for drafted in [*draft.tokens.tolist(), None]:
             emitted.append(int(np.argmax(self.model(tuple(text.context.tokens.tolist())))))
             if text.context.commit(emitted[-1]) or emitted[-1] != drafted:
                 break
-        return Emitted(text, tuple(emitted))
+        return ServedRound(text, tuple(emitted))
 
 
 @pytest.mark.parametrize("method", ["lookup", "suffix", "lookup+suffix"])
@@ -143,13 +143,13 @@ def by_host(count: int, now: list[float]) -> list[list[int]]:
     open_texts = [served.open(Context(text[:FIRST], Sampling(), ending)) for text in texts]
     sent: list[list[int]] = [[] for _ in texts]
     while all(len(text.context) < LENGTH - 12 for text in open_texts):
-        drafts, news = served.drafts(open_texts), list[Emitted]()
+        drafts, news = served.drafts(open_texts), list[ServedRound]()
         for number, (text, draft) in enumerate(zip(open_texts, drafts, strict=True)):
             sent[number].append(len(draft))
             new = accepted(texts[number], len(text.context), draft.tokens.tolist())
             for token in new:
                 text.context.commit(token)
-            news.append(Emitted(text, tuple(new)))
+            news.append(ServedRound(text, tuple(new)))
         served.emitted(news, seconds(sum(1 + len(draft) for draft in drafts)))
     return sent
 
@@ -175,13 +175,11 @@ def by_vllm(count: int, now: list[float], place: Path) -> list[list[int]]:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_same_rounds_are_planned_alike_in_every_host(
-    count: int,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    found = [by_sessions(count, now, serial=False), by_host(count, now), by_vllm(count, now, folder)]
+    found = [by_sessions(count, now, serial=False), by_host(count, now), by_vllm(count, now, tmp_path)]
     if count == 1:
         found.append(by_sessions(count, now, serial=True))
     rounds = min(len(sent) for plans in found for sent in plans)

@@ -53,7 +53,7 @@ class ServedText:
         self.shown = False
 
 
-class Emitted(NamedTuple):
+class ServedRound(NamedTuple):
     """The tokens that a text got in a round, which its context holds already."""
 
     text: ServedText
@@ -96,7 +96,7 @@ class Served:
 
     # after a forward
 
-    def emitted(self, news: Sequence[Emitted], seconds: float = 0.0, until: float = math.inf) -> None:
+    def emitted(self, news: Sequence[ServedRound], seconds: float = 0.0, until: float = math.inf) -> None:
         """Learn from a round that took so long, of texts that were scored together; 0 seconds where nobody knows. The
         drafter learns until the clock says so."""
         began = time.perf_counter()
@@ -112,7 +112,7 @@ class Served:
         if outcomes:
             self.planner.review(outcomes)
 
-    def _show(self, news: Sequence[Emitted], until: float) -> None:
+    def _show(self, news: Sequence[ServedRound], until: float) -> None:
         """Show the drafter as many texts as there is time for: others are first each time."""
         some = FEW if self._reads else TOGETHER
         self._turn += 1
@@ -123,7 +123,7 @@ class Served:
                 return
             self._learn(news[start : start + some])
 
-    def _learn(self, news: Sequence[Emitted]) -> None:
+    def _learn(self, news: Sequence[ServedRound]) -> None:
         try:
             seen = [Seen(new.text.state, verdict(new.text.sent, new.tokens), new.scores) for new in news]  # type: ignore[arg-type]
             if self._reads:

@@ -26,8 +26,9 @@ PROBED = 15
 PACE = 0.25
 """The share of a round's surprise that counts as a change of the machine's pace."""
 UNTRIED = 0.01
-"""Seconds that one more row for each sequence is assumed to take where nothing is known, as a share of a plain
-round."""
+"""Seconds that one more row is assumed to take where nothing is known, as a share of a plain round of at most `TEXTS`
+sequences: a plain round of many more is worth so much that a row of it would never be tried."""
+TEXTS = 8
 STEEP = 0.5
 """Beyond the largest size that was seen a row is assumed to take at least this share of what one took up to there;
 all of it behind a probe, which reaches far enough."""
@@ -93,7 +94,7 @@ class Costs:
     def _computed(self, most: int, key: tuple[int, int]) -> tuple[Floats, float]:
         known = self._nearest(key).trusted()
         places, values = rising(known.rows, self._believed(known), known.rounds)
-        slope = UNTRIED * values[0] / places[0]
+        slope = _untried(float(places[0])) * values[0]
         if len(places) > 1:
             steep = 1.0 if self._probed else STEEP
             slope = max(slope, steep * (values[-1] - values[0]) / (places[-1] - places[0]))
@@ -116,7 +117,7 @@ class Costs:
     def _believed(self, known: SizeClasses) -> Floats:
         """The weights of sizes, less what they may be wrong by."""
         sure = known.rounds * np.exp((known.last - self._now) / AGING)
-        guessed = known.weights[0] + np.log1p(UNTRIED * (known.rows / known.rows[0] - 1))
+        guessed = known.weights[0] + np.log1p(_untried(float(known.rows[0])) * (known.rows - known.rows[0]))
         believed: Floats = np.fmin(known.weights, (known.weights * sure + guessed * DOUBT) / (sure + DOUBT))
         return believed
 
@@ -147,6 +148,11 @@ class Costs:
         known = [(_distance(key, other), other) for other, curve in self._curves.items() if curve.known]
         assert known, "costs are read once something was measured"
         return self._curves[min(known)[1]]
+
+
+def _untried(plain: float) -> float:
+    """The share of a plain round of so many rows that an untried row is assumed to take."""
+    return UNTRIED * min(1.0, TEXTS / plain)
 
 
 def key_of(sequences: int, length: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import numpy as np
 from paceline.drafters import Ask, Budget
 from paceline.drafters.asking import fit
 from paceline.drafters.suffix import Suffix
-from paceline.engine.served import Emitted, Served, ServedText
+from paceline.engine.served import Served, ServedRound, ServedText
 from paceline.errors import InputError
 from paceline.integrations.vllm.closing import Closing
 from paceline.integrations.vllm.gaps import Gaps
@@ -173,7 +173,9 @@ class Proposer:
         if self._logits.wanted:
             scores = self._logits.of(sampled, dict(zip(rows, followed, strict=True)))
         gap = self._gaps.seconds(began - self._ended) if self._scored else 0.0
-        news = [Emitted(each, tuple(sampled[row]), scores.get(row)) for row, each in zip(rows, followed, strict=True)]
+        news = [
+            ServedRound(each, tuple(sampled[row]), scores.get(row)) for row, each in zip(rows, followed, strict=True)
+        ]
         self.served.emitted(news, gap, ends)
 
     def _draft(self, each: Following, tokens: list[int]) -> list[int]:
