@@ -72,11 +72,13 @@ class Reliability:
     def odds(self, trees: Sequence[DraftTree], depths: Ints) -> Floats:
         """The chance of every node of these drafts, one behind the other, to come true if its parent does."""
         scores = trees[0].scores if len(trees) == 1 else np.concatenate([tree.scores for tree in trees])
-        sources = [self._number(source) for tree in trees for source in tree.sources]
+        names = [source for tree in trees for source in tree.sources]
+        numbers = {name: self._number(name) for name in set(names)}
+        sources = [numbers[name] for name in names]
         classes = (EDGES.searchsorted(scores) + self._first_classes(sources, depths)).tolist()
-        bias = [(came + 1.0) / (claimed + 1.0) for came, claimed in zip(self._came, self._claimed, strict=True)]
+        bias = (np.array(self._came) + 1.0) / (np.array(self._claimed) + 1.0)
         odds: Floats = np.exp(scores)
-        odds *= np.array(bias).take(sources)
+        odds *= bias.take(sources)
         np.fmin(odds, MOST, out=odds)
         odds *= PRIOR
         odds += [self._true[each] for each in classes]
@@ -93,20 +95,20 @@ class Reliability:
     def learn(self, tree: DraftTree, node: int, tokens: Sequence[int]) -> int | None:
         """The text went on with these tokens behind ``node``: where that leads in the draft, None if out of it."""
         parents, drafted, scores = tree.parents.tolist(), tree.tokens.tolist(), tree.scores.tolist()
+        seen, true, claimed, arrived = self._seen, self._true, self._claimed, self._came
         depth = 0 if node == ROOT else len(tree.path(node))
         for token in tokens:
             reached = None
             first = _FIRST[depth if depth < DEEPEST else DEEPEST]
             for child in _children(tree, parents, node):
-                source = self._number(tree.sources[child])
-                place = source * _OF_SOURCE + first + bisect_left(_EDGES, scores[child])
-                came = drafted[child] == token
+                source, score, came = self._number(tree.sources[child]), scores[child], drafted[child] == token
+                place = source * _OF_SOURCE + first + bisect_left(_EDGES, score)
                 if came:
                     reached = child
-                self._seen[place] = self._seen[place] * MEMORY + 1.0
-                self._true[place] = self._true[place] * MEMORY + came
-                self._claimed[source] = self._claimed[source] * MEMORY + math.exp(scores[child])
-                self._came[source] = self._came[source] * MEMORY + came
+                seen[place] = seen[place] * MEMORY + 1.0
+                true[place] = true[place] * MEMORY + came
+                claimed[source] = claimed[source] * MEMORY + math.exp(score)
+                arrived[source] = arrived[source] * MEMORY + came
             if reached is None:
                 return None
             node, depth = reached, depth + 1
@@ -135,7 +137,7 @@ def _children(tree: DraftTree, parents: list[int], node: int) -> Sequence[int]:
     if tree.probes is not None:
         found: list[int] = tree.children(node).tolist()
         return found
-    count = parents.count(node)
-    if count < 2:
-        return (parents.index(node),) if count else ()
-    return [child for child, parent in enumerate(parents) if parent == node]
+    if not (count := parents.count(node)):
+        return ()
+    first = parents.index(node)
+    return (first,) if count == 1 else [child for child in range(first, len(parents)) if parents[child] == node]
