@@ -102,6 +102,9 @@ class Weighed(NamedTuple):
 
 def _along_chains(lengths: list[int], chances: Callable[[Ints], Floats]) -> tuple[Ints, Floats]:
     """Depths, and the chances of whole paths, in chains of these lengths."""
+    if len(lengths) == 1 and lengths[0]:
+        alone: Ints = np.arange(1, lengths[0] + 1)
+        return alone, chances(alone).cumprod()
     places = np.arange(max(lengths))
     inside = places < np.array(lengths)[:, None]
     depths: Ints = np.broadcast_to(places + 1, inside.shape)[inside]
