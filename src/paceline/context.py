@@ -30,8 +30,6 @@ Criterion = Callable[[Ints], bool]
 DraftPrompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 """A prompt for a draft model: a text as its own tokenizer takes it, or the messages of a chat for its own template."""
 
-FIRST = 64
-"""New tokens for which a text has memory when it begins."""
 AHEAD = 1024
 """New tokens for which a target's rows are asked for beforehand, at most."""
 
@@ -105,7 +103,7 @@ class Context:
         self._turns: dict[int, int] = {}
         self._scratch = _Scratch()
         self._length = len(tokens)
-        self._buffer = enlarged(tokens.astype(np.int64), len(tokens) + FIRST)
+        self._buffer = enlarged(tokens.astype(np.int64), len(tokens) + 1)
         strings = ending.strings
         self._strings: StopMatcher | None = None if strings is None else strings.open(tokens.tolist())
 
@@ -180,8 +178,7 @@ class Context:
         criteria count calls, and plain decoding would make this one.
         """
         assert self.finish in (None, Finish.CANCELLED), "a finished sequence takes no more tokens"
-        if self._length == len(self._buffer):
-            self._buffer = enlarged(self._buffer, self._length + 1)
+        self._make_room(self._length + 1)
         self._buffer[self._length] = token
         self._length += 1
         asked = [called("stopping criterion", criterion, self.tokens) for criterion in self.ending.criteria]
@@ -198,6 +195,10 @@ class Context:
             full = self._length < self.prompt_length + self.ending.max_new_tokens
             self.finish = Finish.CONTEXT if full else Finish.LENGTH
         return self.finish is not None
+
+    def _make_room(self, length: int) -> None:
+        if length > len(self._buffer):
+            self._buffer = enlarged(self._buffer, length)
 
     def cancel(self) -> None:
         """End the sequence here, before plain decoding would. Safe from another thread: the round that is under way

@@ -46,6 +46,7 @@ class RequestContext(Context):
     def follow(self, tokens: Tokens | list[int]) -> None:
         """It went on with these."""
         end = self._length + len(tokens)
+        self._make_room(end)
         if len(tokens) == 1:
             self._buffer[self._length] = tokens[0]
         else:
