@@ -96,7 +96,7 @@ def test_the_texts_own_labels_are_its_next_tokens() -> None:
 def test_sampled_labels_follow_the_law() -> None:
     target, settings = TableTarget(habitual(), SIZE), LabelSettings(kind="soft", ahead=1, window=2, temperature=0.7)
     text = TokenStream(np.array([1, 2, 3, 4, 1, 2], np.int32), np.ones(6, np.bool_))
-    law = (alone(target, np.array([1, 2])) / 0.7).softmax(-1)
+    law = torch.as_tensor(alone(target, np.array([1, 2])) / 0.7).softmax(-1)
     counts = np.zeros(SIZE)
     for seed in range(400):
         labels = Teacher(target, text, replace(settings, seed=seed)).label(0)

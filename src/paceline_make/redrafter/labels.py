@@ -124,7 +124,7 @@ class Teacher:
         chain, levels = np.arange(-1, len(ids) - 1), list[torch.Tensor]()
         (scores,) = self.target.score([Request(rows, ids, chain, self._want(hidden=True))])
         states, laws = scores.hidden(self.target.layers).clone(), list[tuple[torch.Tensor, torch.Tensor]]()
-        levels.append(self._chosen(scores.logits, coins))
+        levels.append(self._chosen(torch.as_tensor(scores.logits), coins))
         parents, above = chain, np.arange(len(ids))
         for _ in range(self.settings.ahead):
             held = len(parents)
@@ -132,9 +132,9 @@ class Teacher:
             request = Request(rows, levels[-1].numpy(), parents, self._want(hidden=False), held=held)
             (scores,) = self.target.score([request])
             above = np.arange(held, held + len(ids))
-            levels.append(self._chosen(scores.logits, coins))
+            levels.append(self._chosen(torch.as_tensor(scores.logits), coins))
             if self.settings.laws:
-                laws.append(self._law(scores.logits))
+                laws.append(self._law(torch.as_tensor(scores.logits)))
         tokens = _until_end(torch.stack(levels, dim=1), self.ends)
         if not laws:
             return Labels(states, tokens)

@@ -95,5 +95,5 @@ def gap(target: HFTarget, one: torch.Tensor, other: torch.Tensor, share: float =
     row to another expert."""
     spread = float(other.float().std()) or 1.0
     gaps = (one.double() - other.double()).square().mean(dim=-1).sqrt()
-    gap = float(gaps.median() if one.dtype.itemsize == 2 else gaps.max())
-    return not gap <= TOLERANCE.get(one.dtype, 0.2) * share * spread
+    gap = float(gaps.median() if target.model.dtype.itemsize == 2 else gaps.max())
+    return not gap <= TOLERANCE.get(target.model.dtype, 0.2) * share * spread
