@@ -674,6 +674,7 @@ CLOCKS = {
     "engine/calls.py": "what drivers share",
     "engine/serial.py": "a driver",
     "engine/batch.py": "a driver",
+    "engine/served.py": "a driver",
     "integrations/vllm": "a host, whose rounds it times",
     "integrations/transformers": "a host, whose rounds it times",
     "cli": "a command's own seconds",
