@@ -17,6 +17,7 @@ import paceline
 from clock import MadeClock
 from engine import SIZE, habitual
 from paceline.cli import main, parser
+from paceline.drafters import make_drafter
 from paceline.drafters.networks.assistant import DraftModel
 from paceline.law import Sampling
 from paceline.targets.base import Pending, Request
@@ -28,6 +29,7 @@ from paceline_lab.bench.statistics import Estimate, SpeedVerdict
 from paceline_lab.commands import advise as command
 from paceline_lab.machine import advise
 from paceline_lab.machine.advise import AUTO, PLAIN, WITH_DRAFTS, Advice, Advisor, Contender, Raced
+from paceline_lab.machine.calibrate import Method
 from paceline_lab.machine.measuring import Measuring, RoundSeconds, Walk
 from paceline_lab.machine.trails import Trail
 from thinning import thinned
@@ -202,7 +204,7 @@ def test_every_way_of_the_table_is_one_that_there_is(name: str, ways: Sequence[s
     made = Advisor(target=lm.target, draft=draft, prompts=prompts(), vocabulary=lm.vocabulary)
     assert made._foreign(draft) is (ways is advise.FOREIGN_TOKENIZER)
     for spec in ways:
-        method = made._method(spec, draft)
+        method = Method.fitted(make_drafter(spec, draft), lm.target, lm.vocabulary)
         assert (method.spec, method.draft) == (spec, draft.target.fingerprint())
         method.drafter.dispose()
 

@@ -258,6 +258,7 @@ def test_forwards_are_timed_along_every_path(pocket: Target) -> None:
 def test_forwards_of_a_random_model_are_told_beside_the_memorys_bandwidth(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert 1e8 < forwards.bandwidth("cpu") < 1e13
     monkeypatch.setattr(forwards, "bandwidth", lambda device: 1e9)
     command = ["bench", "time", "forwards", "--model", "random:tiny", "--dtype", "float32", "--rounds", "1"]
     assert main([*command, "--context", "8", "--rows", "1", "4", "--json"]) == 0

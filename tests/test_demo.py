@@ -166,7 +166,7 @@ def written(tokens: list[int], seconds: float = 1.0, rounds: int | None = None) 
         seconds_prefill=9.0,
         seconds_score=seconds,
     )
-    return Generation("", tokens, "length", 1, 0, [], [], [], totals, Sampling())
+    return Generation("", tokens, "length", 1, 0, [], [], totals, Sampling())
 
 
 def seen(*passes: tuple[Generation, Generation]) -> Shown:

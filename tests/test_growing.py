@@ -119,6 +119,6 @@ def test_a_table_grows_as_a_model_does() -> None:
     whole = target.submit([Request.of_tree(target.open(), 2, tree)]).result()[0].logits
     rows = target.open()
     found = [target.submit([part]).result()[0].logits for part in pieces(rows, 2, tree, [2, 5])]
-    assert torch.equal(torch.cat(found), whole)
+    assert np.array_equal(np.concatenate(found), whole)
     rows.keep([0])
     rows.check()

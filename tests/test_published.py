@@ -220,7 +220,7 @@ class Beside(Drafter):
 
 def likeliest(logits: torch.Tensor) -> Row:
     """The best tokens of a row with their probabilities."""
-    chances = torch.softmax(logits.double(), 0).tolist()
+    chances = torch.softmax(torch.as_tensor(logits).double(), 0).tolist()
     return sorted(enumerate(chances), key=lambda one: -one[1])[:MOST]
 
 

@@ -103,6 +103,8 @@ class Settings:
         if self.max_new_tokens is not None and self.max_new_tokens < 1:
             none = "; for no limit but the context write None (--max-new-tokens -1)"
             raise InputError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}{none}")
+        if self.max_new_tokens is not None and self.max_new_tokens > LONGEST_TEXT:
+            raise InputError(f"a text has at most {LONGEST_TEXT} tokens; lower max_new_tokens, {self.max_new_tokens}")
 
     def _check_types(self) -> None:
         """Refuse values that Python would accept here and that would fail later, or mean something else."""
@@ -197,6 +199,10 @@ class Settings:
 def _short(value: object) -> str:
     """The value, or its type where it is long."""
     return repr(value) if isinstance(value, (int, float, list, tuple)) else f"a {type(value).__name__}"
+
+
+LONGEST_TEXT = 2**31 - 1
+"""Tokens; no memory holds the rows of more."""
 
 
 class Options(SamplingOptions, total=False):

@@ -221,10 +221,12 @@ class Session:
         source = "" if child is None else tree.sources[child] or self.drafter.name
         score = 0.0 if child is None else float(tree.scores[child])
         logprobs = self._logprobs(scores, node, token)
+        ended = True
         try:
-            return self.context.commit(token)
+            ended = self.context.commit(token)
+            return ended
         finally:  # also where a criterion fails: the token is part of the text
-            finish = self.context.finish
+            finish = self.context.finish if ended else None  # a text that goes on may be cancelled just now
             self.emissions.append(Emission(token, source, logprobs, len(self.rounds), score, kind, finish))
 
     def _logprobs(self, scores: Scores, node: int, token: int) -> TokenLogprobs | None:

@@ -53,11 +53,11 @@ class Bias:
     """Adds a number to the scores of some tokens."""
 
     def __init__(self, biases: Mapping[int, float]) -> None:
-        self._tokens = np.array(list(biases), np.int64)
-        self._biases = np.array(list(biases.values()), np.float64)
+        self._tokens = _Lasting(np.array(list(biases), np.int64))
+        self._biases = _Lasting(np.array(list(biases.values()), np.float64))
 
     def __call__(self, scores: Array, tokens: Tokens, prompt_length: int) -> Array:
-        scores[_beside(scores, self._tokens)] += _beside(scores, self._biases)
+        scores[self._tokens.beside(scores)] += self._biases.beside(scores)
         return scores
 
 
@@ -92,7 +92,8 @@ class Bans:
     """Makes the last token of a sequence impossible where the others stand before it."""
 
     def __init__(self, entries: Sequence[Sequence[int]]) -> None:
-        self._tokens = np.array([entry[0] for entry in entries if len(entry) == 1], np.int64)
+        self._tokens = _Lasting(np.array([entry[0] for entry in entries if len(entry) == 1], np.int64))
+        self._impossible = _Lasting(np.full(self._tokens.size, -np.inf))
         self._phrases: dict[int, list[tuple[int, ...]]] = {}  # longer entries by their last token but one
         for entry in entries:
             if len(entry) > 1:
@@ -100,7 +101,7 @@ class Bans:
 
     def __call__(self, scores: Array, tokens: Tokens, prompt_length: int) -> Array:
         if self._tokens.size:
-            scores[_beside(scores, self._tokens)] = -np.inf
+            scores[self._tokens.beside(scores)] = self._impossible.beside(scores)
         if self._phrases and tokens.size:
             for *prefix, last in self._phrases.get(int(tokens[-1]), []):
                 if tokens[-len(prefix) :].tolist() == prefix:
@@ -126,6 +127,21 @@ class Processors:
                 shape = f"scores of shape (1, {len(scores)})"
                 raise CallbackError(f"the logits processor {name_of(processor)} returned {given}, not {shape}")
         return full_precision(rows[0])
+
+
+class _Lasting:
+    """Ids or numbers that are the same for every row, and stay where the rows are."""
+
+    def __init__(self, numbers: NDArray[Any]) -> None:
+        self._numbers, self.size = numbers, numbers.size
+        self._sent: Array = numbers
+        self._place: tuple[Any, Any] | None = None
+
+    def beside(self, scores: Array) -> Array:
+        place = scores.dtype, getattr(scores, "device", None)
+        if self._place != place:
+            self._sent, self._place = _beside(scores, self._numbers), place
+        return self._sent
 
 
 def _scored(ids: Tokens, scores: Array) -> Tokens:

@@ -80,9 +80,9 @@ def random_target(shape: str, dtype: str, device: str | None) -> HFTarget:
     return target
 
 
-def bandwidth(device: torch.device) -> float:
+def bandwidth(device: str) -> float:
     """Bytes per second, read and written both counted, of a copy that no cache holds; the best of several."""
-    source = torch.ones(1 << (28 if device.type == "cuda" else 25), dtype=torch.float64, device=device)
+    source = torch.ones(1 << (28 if device.startswith("cuda") else 25), dtype=torch.float64, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / min(_seconds(lambda: target.copy_(source), device) for _ in range(8))
 
@@ -181,7 +181,7 @@ def _timed(
 
     paths = paths_of(target)
     others = {name: other.read(requests[0]) for name, other in theirs.items()}
-    settle = partial(_wait, torch.device(target.device))
+    settle = partial(_wait, target.device)
     acts = {name: partial(along, path) for name, path in paths.items()} | others
     about = {"context": context, "sequences": len(requests), "rows": len(requests[0].tokens)}
     steps = [TimedForward("forward", act, settle, path=name, **about) for name, act in acts.items()]
@@ -264,7 +264,7 @@ def _draft(rows: int, random: np.random.Generator, vocabulary: int) -> DraftTree
     return DraftTree.build(random.permutation(vocabulary)[: rows - 1], [max(i - 3, -1) for i in range(rows - 1)])
 
 
-def _seconds(step: Callable[[], object], device: torch.device) -> float:
+def _seconds(step: Callable[[], object], device: str) -> float:
     _wait(device)
     started = time.perf_counter()
     step()
@@ -272,6 +272,6 @@ def _seconds(step: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
         torch.cuda.synchronize(device)
