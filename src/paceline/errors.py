@@ -95,7 +95,7 @@ def called(kind: str, part: Callable[P, T], *given: P.args, **named: P.kwargs) -
     except CallbackError:
         raise  # of a callback inside this one, which is named already
     except Exception as error:
-        raised = CallbackError(f"the {kind} {name_of(part)} failed: {told(error)}")
+        raised = CallbackError(f"the {kind} {name_of(part)} failed: {reason(error)}")
         raised.own = is_own(part)
         raise raised from error
 
@@ -105,7 +105,7 @@ def name_of(part: object) -> str:
     return getattr(part, "__qualname__", "") or type(part).__qualname__
 
 
-def told(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """An exception in a clause: its class and its message."""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -55,8 +55,8 @@ def read(
         _speaking(transcripts, target, chat.text)
         tokens = _fitting(transcripts.encode(chat), target)
         if (limit := target.context_length) is not None and len(tokens) >= limit:
-            told = f"the conversation has {len(tokens)} tokens and the model's context holds {limit}; start a new one"
-            raise InputError(told)
+            counts = f"{len(tokens)} tokens and the model's context holds {limit}"
+            raise InputError(f"the conversation has {counts}; start a new one")
         return Reading(tokens, chat.text, () if chat.templated else (STOP,), tuple(messages))
     return Reading(_ids(prompt))
 

@@ -99,7 +99,7 @@ def _counters(spec: str) -> Iterator[str]:
 def _card(row: Mapping[str, Any], counters: str, width: int) -> Iterator[str]:
     """Everything about one method, a heading per line."""
     yield from textwrap.wrap(f"{row['name']}: {row['summary']}", width)
-    told = {
+    entries = {
         "needs": row["needs"],
         "rules": ", ".join(row["rules"]),
         "from": row["source"],
@@ -109,7 +109,7 @@ def _card(row: Mapping[str, Any], counters: str, width: int) -> Iterator[str]:
         "counts": counters,
         "not for": row["unfit"],
     }
-    for heading, text in told.items():
+    for heading, text in entries.items():
         if text:
             yield from _entry(heading, text, width)
 

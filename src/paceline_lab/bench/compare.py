@@ -53,7 +53,7 @@ class RatioName(StrEnum):
     """Of one prompt alone: neither a difference nor the lack of one can be found."""
 
 
-TOLD = (RatioName.FASTER, RatioName.SLOWER)
+DISTINCT = (RatioName.FASTER, RatioName.SLOWER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +135,10 @@ class Within:
         against = [found for found in self.findings if found.task == task and first in (found.entry, found.other)]
         if any(found.call is RatioName.UNKNOWN for found in against):
             return []
-        if too_few(self.summary, task) and not any(found.call in TOLD for found in against):
+        if too_few(self.summary, task) and not any(found.call in DISTINCT for found in against):
             return []
-        told = {one for found in against if found.call is RatioName.SAME for one in (found.entry, found.other)}
-        return [entry for entry in speed_ups if entry == first or entry in told]
+        alike = {one for found in against if found.call is RatioName.SAME for one in (found.entry, found.other)}
+        return [entry for entry in speed_ups if entry == first or entry in alike]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -185,7 +185,7 @@ class Between:
     @property
     def decided(self) -> bool:
         """Whether anything is called, or there are prompts enough to say that nothing can be."""
-        return self.prompts >= FEW or any(found.call in TOLD for found in self.findings)
+        return self.prompts >= FEW or any(found.call in DISTINCT for found in self.findings)
 
     @property
     def notes(self) -> list[str]:

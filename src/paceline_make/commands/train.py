@@ -108,7 +108,7 @@ def redrafter(options: argparse.Namespace) -> int:
         outcome = watched(workshop, [f"- {path}" for path in options.data])
         facts = describe(lm)
     if outcome.positions:
-        say(_told(outcome, options))
+        say(_summary(outcome, options))
     if options.json:
         print_json({**facts, **outcome._asdict(), "recipe": asdict(recipe), "out": str(options.out)})
     return 0
@@ -178,7 +178,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
     )
 
 
-def _told(outcome: TrainingOutcome, options: argparse.Namespace) -> str:
+def _summary(outcome: TrainingOutcome, options: argparse.Namespace) -> str:
     lines = [f"{options.out}: {outcome.bytes:,} bytes, trained on {outcome.positions:,} positions"]
     if (held := outcome.held_out) is not None:
         right = " ".join(f"{share:.0%}" for share in held.right)

@@ -73,8 +73,8 @@ def _pieces(record: Record) -> Iterator[Piece]:
         if token is None:
             yield Piece(text or "", None, "", round=which)
             continue
-        told = (source or "", rounds["drafted"][which], rounds["refused"][which]) if len(emitted) else None
-        kind = Kind.UNTOLD if told is None else Kind.of(*told)
+        round_of_token = (source or "", rounds["drafted"][which], rounds["refused"][which]) if len(emitted) else None
+        kind = Kind.UNTOLD if round_of_token is None else Kind.of(*round_of_token)
         yield Piece(text or "", token, source or "", round=which, kind=kind, score=score or 0.0)
 
 

@@ -78,8 +78,8 @@ def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
         write_about(run)
         return run
     run = Run(path, _about(path), [], by_key, about.sittings)
-    if (told := _difference(run.about, about)) is not None:
-        raise InputError(f"{path} holds another run ({told}); give another --out, or the options of that one")
+    if (difference := _difference(run.about, about)) is not None:
+        raise InputError(f"{path} holds another run ({difference}); give another --out, or the options of that one")
     if list(_prompts(path).values()) != list(prompts):
         raise InputError(f"{path} holds another run (the prompts of the suite have changed since); give another --out")
     run.records, size = _records(run)

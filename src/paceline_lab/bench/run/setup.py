@@ -181,7 +181,7 @@ def opened(
             recipe=asdict(options) | {"follow": conditions.follow},
             model=described(target) | {"ballast": shape(target.name) if BALLAST_MARK in target.name else None},
             entries=[{"name": who.name, "ours": who.ours, **who.facts()} for who in contestants],
-            workload=_told(workload, conditions),
+            workload=_described(workload, conditions),
             missing=missing,
             energy=metering,
             sittings=[sitting(shlex.join(["paceline", *sys.argv[1:]]))],
@@ -248,7 +248,7 @@ def _meter(energy: str | None, watts: float | None, device: str) -> tuple[Meter 
     return meter, {"source": meter.source, "measured": meter.measured, "watts": meter.watts, "why": why}
 
 
-def _told(workload: Workload, conditions: Conditions) -> dict[str, Any]:
+def _described(workload: Workload, conditions: Conditions) -> dict[str, Any]:
     size = len(workload.prompts) if conditions.qps is not None else conditions.batch
     return {
         "suite": workload.suite,

@@ -49,17 +49,17 @@ class KnownScores(Scores):
 
     def __init__(self, request: Request, top: Top, model: Scores | None = None) -> None:
         super().__init__(request, None)
-        self._told, self._model = top, model
+        self._best_tokens, self._model = top, model
 
     @cached_property
     def _best(self) -> tuple[Ints, Floats]:
-        return self._told.ids[:, 0], self._told.logits[:, 0]
+        return self._best_tokens.ids[:, 0], self._best_tokens.logits[:, 0]
 
     def hidden(self, layer: int) -> Array:
         return super().hidden(layer) if self._model is None else self._model.hidden(layer)
 
     def top(self, k: int) -> Top:
-        return Top(self._told.ids[:, :k], self._told.logits[:, :k], self._told.log_z)
+        return Top(self._best_tokens.ids[:, :k], self._best_tokens.logits[:, :k], self._best_tokens.log_z)
 
 
 class DraftTask(NamedTuple):
@@ -138,9 +138,9 @@ class DraftTimer(TimedStep):
         """Score every token of the vocabulary once, so that drafts are as large as they get."""
         for tokens in np.array_split(np.arange(len(self._made.ids)), 64):
             request = Request.of_tree(ReplayRows(), int(tokens[0]), DraftTree.chain(tokens[1:]))
-            told = KnownScores(request, self._made.top(tokens))
+            known = KnownScores(request, self._made.top(tokens))
             self._drafter.propose([Ask(self._state, Budget(1, 1))])  # without a draft it may spare itself the learning
-            self._drafter.observe([Seen(self._state, Verdict((), (int(tokens[0]),), 0), told)])
+            self._drafter.observe([Seen(self._state, Verdict((), (int(tokens[0]),), 0), known)])
 
     def _followed(self, tree: DraftTree, scores: Scores | None) -> Seen:
         """The round as the text decides it, committed."""
@@ -150,8 +150,8 @@ class DraftTimer(TimedStep):
         tokens = text[place : place + len(path) + 1].tolist()
         for token in tokens:
             self._context.commit(token)
-        told = KnownScores(request, self._made.top(request.tokens), scores)
-        return Seen(self._state, Verdict(tuple(path), tuple(tokens), len(path)), told)
+        known = KnownScores(request, self._made.top(request.tokens), scores)
+        return Seen(self._state, Verdict(tuple(path), tuple(tokens), len(path)), known)
 
 
 def _timed(clock: Clock, act: Callable[[], Result]) -> tuple[Result, float]:

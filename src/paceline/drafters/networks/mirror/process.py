@@ -32,7 +32,7 @@ from paceline.drafters.networks.mirror.messages import (
 )
 from paceline.drafters.networks.mirror.place import DraftPlace, begin
 from paceline.drafters.sharing import Shared
-from paceline.errors import InputError, told
+from paceline.errors import InputError, reason
 from paceline.recent import RecentMean
 from paceline.targets.lending import Tray
 from paceline.tree import Ints
@@ -330,5 +330,5 @@ def _read(link: Connection, inbox: _Inbox) -> None:
     except Mangled as error:
         why = str(error)
     except Exception as error:  # whatever it is, nothing reads from that process any more
-        why = told(error)
+        why = reason(error)
     inbox.lose(why)

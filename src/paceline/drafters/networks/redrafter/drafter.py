@@ -135,24 +135,24 @@ class ReDrafter(Drafter):
         return self.width == 1 and hides_noise(state.context)
 
     def _beams(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        from paceline.drafters.networks.redrafter.search import BeamSearch, shared_luck, trees
+        from paceline.drafters.networks.redrafter.search import BeamSearch, shared_noise, trees
 
         head, target, noises = *self._fitted(), [SharedNoise.of(ask.state.context, self._noise) for ask in asks]
-        luck = None if target.device.startswith("cuda") else shared_luck(noises)
-        numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks) if luck else noises)
-        search = BeamSearch(head, target, shape, adjusting=adjusting, luck=luck)
-        whole = luck is None and adjusting is None
+        noise = None if target.device.startswith("cuda") else shared_noise(noises)
+        numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks) if noise else noises)
+        search = BeamSearch(head, target, shape, adjusting=adjusting, noise=noise)
+        whole = noise is None and adjusting is None
         levels = self._searched(asks, search, numbers, (id(head), shape, len(asks)) if whole else None)
         found = trees(levels, self.name, whole_beams=self.keep == "beams")
         return [tree.top(ask.budget.nodes) for tree, ask in zip(found, asks, strict=True)]
 
     def _chains(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """One drawn line for each text, with the law of every token."""
-        from paceline.drafters.networks.redrafter.search import BeamSearch, drawn_luck, trees
+        from paceline.drafters.networks.redrafter.search import BeamSearch, drawn_noise, trees
 
-        luck = drawn_luck([ask.state.context for ask in asks])
+        noise = drawn_noise([ask.state.context for ask in asks])
         numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks))
-        search = BeamSearch(*self._fitted(), shape, adjusting=adjusting, luck=luck, sampled=True)
+        search = BeamSearch(*self._fitted(), shape, adjusting=adjusting, noise=noise, sampled=True)
         found = trees(self._searched(asks, search, numbers), self.name, whole_beams=False)
         return [
             replace(tree, drawn={place - 1: search.law(text, place) for place in range(len(tree))})

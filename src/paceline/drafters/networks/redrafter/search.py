@@ -34,7 +34,7 @@ CANDIDATES = 64
 IMPOSSIBLE = -1e30
 """Candidates of a lower score are none."""
 
-Luck = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+AddedNoise = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """Target ids ``[texts, width, candidates]``, their log-probabilities and the place ahead -> what the noise adds to
 these."""
 
@@ -97,13 +97,13 @@ class BeamSearch:
         shape: SearchShape,
         *,
         adjusting: Adjusting | None = None,
-        luck: Luck | None = None,
+        noise: AddedNoise | None = None,
         sampled: bool = False,
     ) -> None:
-        """``luck`` adds the noise, where the draws of `shape` have none. With ``sampled`` every beam's next token is
+        """``noise`` is added where the draws of `shape` have none. With ``sampled`` every beam's next token is
         drawn by it, and the `law` of each draw is kept."""
         self._head, self._target, self._shape = head, target, shape
-        self._adjusting, self._luck, self._sampled = adjusting, luck, sampled
+        self._adjusting, self._noise, self._sampled = adjusting, noise, sampled
         self._laws: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __call__(self, hidden: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -142,12 +142,12 @@ class BeamSearch:
         logs, rest = draws.logs(best, log_normalizer(logits))
         ids = at if self._head.token_ids is None else self._head.token_ids[at]
         if self._sampled:
-            logs = logs.double()  # the draw is to follow its law to the last bit
+            logs = logs.double()  # the draw must follow its law to the last bit
             self._laws.append((ids, logs))
-        if self._luck is None:
+        if self._noise is None:
             logs = draws.favoured(ids, logs, rest, place)
         else:
-            favours = logs + self._luck(ids, logs, place)
+            favours = logs + self._noise(ids, logs, place)
             logs = favours - torch.logaddexp(log_normalizer(favours), rest)[..., None]
         return ids, logs.nan_to_num(nan=-torch.inf, posinf=-torch.inf), at
 
@@ -221,14 +221,14 @@ def _leading(above: Ints, ends: Bools) -> Bools:
     return leading
 
 
-def shared_luck(noises: Sequence[SharedNoise | None]) -> Luck | None:
+def shared_noise(noises: Sequence[SharedNoise | None]) -> AddedNoise | None:
     """The public noise of each text that is ranked by it, drawn on the host; None where no text is."""
     known = [noise for noise in noises if noise is not None]
     if not known:
         return None
     rows = [number for number, noise in enumerate(noises) if noise is not None]
 
-    def luck(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
+    def added_noise(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
         asked = ids[rows].reshape(-1).numpy(force=True)
         whose = np.repeat(np.arange(len(known)), len(asked) // len(known))
         drawn = -np.log(exponentials_of(known, whose, asked, place))
@@ -236,17 +236,17 @@ def shared_luck(noises: Sequence[SharedNoise | None]) -> Luck | None:
         added[rows] = torch.from_numpy(drawn).float().view(len(rows), *ids.shape[1:])
         return added.to(ids.device)
 
-    return luck
+    return added_noise
 
 
-def drawn_luck(contexts: Sequence[Context]) -> Luck:
-    """Coins of each text's own, which nothing else uses."""
+def drawn_noise(contexts: Sequence[Context]) -> AddedNoise:
+    """Noise of each text that nothing else uses."""
 
-    def luck(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
+    def added_noise(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
         rows = [
             -np.log(context.draft_coins(place, row.ravel()))
             for context, row in zip(contexts, ids.numpy(force=True), strict=True)
         ]
         return torch.from_numpy(np.stack(rows)).to(ids.device)[:, None]
 
-    return luck
+    return added_noise
