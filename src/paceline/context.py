@@ -279,8 +279,8 @@ _ALONE = _Scratch()._references()
 
 
 def enlarged(tokens: Ints, length: int) -> Ints:
-    """The tokens in memory for so many, or for twice as many as before: what grows by its last token copies each token
-    only a few times."""
+    """The tokens in memory for ``length`` of them, or for twice as many as before: a text that grows by its last token
+    copies each token only a few times."""
     grown = np.empty(max(length, 2 * len(tokens)), np.int64)
     grown[: len(tokens)] = tokens
     return grown

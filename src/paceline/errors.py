@@ -65,7 +65,7 @@ class DrafterError(DefectError):
     """A drafter that raised or gave no valid draft, or a planner that raised."""
 
     part = ""
-    """Who failed, as the message begins; nobody is named yet where a draft's own check raised."""
+    """The part that failed, as the message begins; not yet named where a draft's own check raised."""
     reported = False
     """Whether the warning was given."""
 

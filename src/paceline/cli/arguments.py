@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         if one.startswith("-"):
             said = as_argument(one, given, self)
             self.error(said or about_flag(one, flags_of(self), _flags_by_command()))
-        quotes = "" if self.prog.partition(" ")[2] != "generate" else "; a prompt of several words stands in quotes"
+        quotes = "" if self.prog.partition(" ")[2] != "generate" else "; put a prompt of several words in quotes"
         self.error(f"{one!r} is one argument too many{quotes}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -134,7 +134,7 @@ class Chat:
     def _answer(self, said: str) -> None:
         try:
             with self.brake if self.at_terminal else nullcontext():
-                # bytes that are no UTF-8 may stand in it as lone surrogates
+                # bytes that are not UTF-8 may be in it as lone surrogates
                 self._write(decode(said.encode(errors="surrogateescape"), "what was typed"))
         except KeyboardInterrupt:
             if not self.at_terminal:

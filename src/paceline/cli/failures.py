@@ -30,7 +30,7 @@ def sentence(error: BaseException) -> str | None:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """Torch has an error of its own for devices and none for the CPU; it is asked only where it is loaded."""
+    """Torch has its own error for devices and none for the CPU; it is looked up only if torch is loaded."""
     if isinstance(error, MemoryError):
         return True
     torch = sys.modules.get("torch")

@@ -51,7 +51,7 @@ WRITE = {
 
 SAY = {
     "the prompt has no flag: paceline generate 'Once'": "--prompt -p --text --input",
-    "its parts are flags of their own: --method, --draft-model and --num-draft-tokens": "--speculative-config",
+    "use the separate flags --method, --draft-model and --num-draft-tokens": "--speculative-config",
     "write --method lookup:max_ngram=N": "--prompt-lookup-num-tokens --prompt-lookup-max --prompt-lookup-min "
     "--spec-ngram-size-n --lookup-ngram-max",
     "the planner decides how large a draft is: --planner adaptive": "--draft-p-min --p-min --draft-min --draft-n-min "

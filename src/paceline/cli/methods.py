@@ -115,7 +115,7 @@ def _card(row: Mapping[str, Any], counters: str, width: int) -> Iterator[str]:
 
 
 def _entry(name: str, text: str, width: int) -> list[str]:
-    """A name with what is said of it beside it; a long name stands on a line of its own."""
+    """A name with its description beside it; a long name is on a separate line."""
     beside = f"  {name:{NAME}}" if len(name) < NAME else f"  {name}\n  {'':{NAME}}"
     first, *more = textwrap.wrap(text, max(width - NAME - 2, 20), break_long_words=False, break_on_hyphens=False)
     return [f"{beside}{first}", *(f"  {'':{NAME}}{line}" for line in more)]

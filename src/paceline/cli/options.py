@@ -206,7 +206,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def utf8(given: str) -> str:
-    """An argument that is text. Bytes that the locale has no characters for stand in it as lone surrogates."""
+    """An argument that is text. Bytes that the locale has no characters for are in it as lone surrogates."""
     try:
         given.encode()
         return given

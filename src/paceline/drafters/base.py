@@ -130,8 +130,8 @@ class Drafter:
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""
     costly_levels: int = 0
-    """The levels of that part, where each takes time of its own, so that fewer may be asked for; of a drafter without
-    such a part, its own levels."""
+    """The levels of that part if each takes additional time, so that the planner may request fewer. A drafter without
+    such a part gives its own levels."""
 
     def __repr__(self) -> str:
         parts = f" of {', '.join(map(repr, self.parts))}" if self.parts and not self.spec else ""
@@ -143,7 +143,7 @@ class Drafter:
         return tuple(model for part in self.parts for model in part.models)
 
     def levels(self, nodes: int) -> int:
-        """How many levels a draft of so many nodes has at most."""
+        """The most levels that a draft of ``nodes`` nodes has."""
         return nodes
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
@@ -207,7 +207,7 @@ class Drafter:
 
     @property
     def hears_early(self) -> bool:
-        """Whether `on_early` is to be called."""
+        """Whether `on_early` should be called."""
         return type(self).on_early is not Drafter.on_early and self.needs.early_exit is not None
 
     def close(self, state: Any) -> None:

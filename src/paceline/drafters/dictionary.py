@@ -235,7 +235,7 @@ def _scores(levels: int, length: int) -> Floats:
 
 
 def chain(dictionary: Dictionary, answer: int, longest: int) -> DraftTree:
-    """The tokens that an entry proposes, up to so many."""
+    """The tokens that an entry proposes, at most ``longest``."""
     tokens = dictionary.proposed(answer)[:longest].astype(np.int64)
     count = len(tokens)
     if not count:

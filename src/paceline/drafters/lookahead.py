@@ -1,4 +1,4 @@
-"""Lookahead decoding: the model guesses n-grams of its own future beside the draft that is being verified.
+"""Lookahead decoding: the model guesses n-grams of its future beside the draft that is being verified.
 
 A window of guessed tokens lies ahead of the text: ``N - 1`` levels of ``W`` columns. Column ``i`` of level ``l`` stands
 ``i + l`` places after the root. The first level is a chain from the root on; every later level hangs from the same
@@ -95,7 +95,7 @@ class Window:
         return len(self.levels[0]) + 1
 
     def widest(self, nodes: int) -> int:
-        """The width at which the window now has at most so many tokens."""
+        """The width at which the window now has at most ``nodes`` tokens."""
         return (nodes + 1) // len(self.levels) - (self.levels_at_most - len(self.levels))
 
     def resize(self, width: int, text: Ints) -> None:

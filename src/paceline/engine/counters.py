@@ -1,7 +1,7 @@
 """What is counted of every round, and the sums over rounds, in one set of words.
 
 The engine names here what every round has: tokens, drafted and accepted ones, seconds by part. What one drafter counts
-beside that is declared where it is counted (`drafters.counters`) and stands in ``counts``, by name: nothing here, and
+beside that is declared where it is counted (`drafters.counters`) and is in ``counts``, by name: nothing here, and
 nothing that shows a `Round` or `Totals` by iteration, changes with a new counter.
 
 The forward over the end of a prompt is no round, though it has a record, and a text's first token comes with it.
@@ -107,7 +107,7 @@ class Ledger:
         setattr(spent, before, getattr(spent, before) + own)
 
     def close(self) -> Spent:
-        """The seconds so far; the next ones count anew."""
+        """The seconds so far; counting restarts at 0."""
         spent, self.spent = self.spent, Spent()
         return spent
 
@@ -203,7 +203,7 @@ SUMMED = [f.name for f in fields(Totals) if f.name != "counts" and f.name in Rou
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """A record with each count as a field of its own, behind the others."""
+    """A record with each count as a field, behind the others."""
     counts = record.pop("counts")
     return {**record, **counts}
 

@@ -48,7 +48,7 @@ class ServedText:
     """Whether drafting failed for it, so that it is left alone."""
 
     def forget(self) -> None:
-        """Its last draft was not scored, or it is not known what came of it."""
+        """Its last draft was not scored, or its outcome is unknown."""
         self.proposed = self.sent = EMPTY
         self.shown = False
 
@@ -97,8 +97,8 @@ class Served:
     # after a forward
 
     def emitted(self, news: Sequence[ServedRound], seconds: float = 0.0, until: float = math.inf) -> None:
-        """Learn from a round that took so long, of texts that were scored together; 0 seconds where nobody knows. The
-        drafter learns until the clock says so."""
+        """Learn from a round of ``seconds`` (0 if unknown), of texts that were scored together. The drafter learns
+        until the clock reaches ``until``."""
         began = time.perf_counter()
         if self.drafter.observes:
             seen = [new for new in news if new.text.shown and not new.text.off]

@@ -123,7 +123,7 @@ class Sampling:
         tried=(0.9, 0.95),
         loosened=lambda value, error: min(1.0, value * exp(2 * error)),
     )
-    """A token survives if those before it hold less than this mass; equals stand in order of id."""
+    """A token survives if those before it hold less than this mass; equals are in order of id."""
     min_p: float = setting(
         0.0,
         kind=float,

@@ -1,6 +1,6 @@
 """What is known of a setting of sampling, and how the fields of `Sampling` make a table of it.
 
-A row holds all that anything in the project asks about its setting. So whoever adds a setting writes one field in
+A row holds all that the project knows about its setting. So a new setting is one field in
 `settings`, and functions beside it for what it does. Functions that need numpy or torch may be named instead of given:
 the command line reads the table for its help, and importing either would take as long as the help itself.
 """

@@ -70,7 +70,7 @@ def require_callable(name: str, value: object, arguments: Sequence[str]) -> None
 
 
 def _require_arguments(one: str, function: Any, arguments: Sequence[str]) -> None:
-    """Refuse a function that cannot be called with so many arguments, where it says what it takes."""
+    """Refuse a function that cannot be called with these arguments, if its signature is known."""
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):

@@ -33,7 +33,7 @@ class Point:
     tokens: Amount
     """Emitted per round, the target's own token included."""
     sent: Mapping[Nodes, Amount]
-    """Rows beside the root -> the share of rounds that had so many."""
+    """Rows beside the root -> the share of rounds that had that number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Spot:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeChoice(Optimum):
-    """The best size for so many sequences, each about ``length`` long."""
+    """The best size for ``sequences`` sequences, each about ``length`` long."""
 
     sequences: BatchSize
     length: Count

@@ -93,7 +93,7 @@ class Adaptive(Planner):
         return not known.live or not known.expensive[known.class_of(draft)].active
 
     def _levels(self, known: Knowledge, texts: int, length: int) -> int:
-        """How many levels of it pay for so many texts; all where that is not known by level."""
+        """How many levels of it pay for ``texts`` texts; all if that is not known by level."""
         if not known.live or self._costly_levels < 2:
             return UNLIMITED
         batch = known.round.batch

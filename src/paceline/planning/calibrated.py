@@ -66,7 +66,7 @@ class SizeTrial:
         return self.sizes[self.left % len(self.sizes)]
 
     def scale(self) -> tuple[Floats, Floats]:
-        """Logarithms of rows, and of how many times as long rounds of so many take."""
+        """Logarithms of row counts, and of how many times as long rounds of each take."""
         rows = sorted(self.ratios)
         medians = [statistics.median(self.ratios[size]) for size in rows]
         bound = np.log(FARTHEST)

@@ -54,8 +54,8 @@ class Trust:
         return min(1.0, self._came / self._promised)
 
     def learn(self, expected: float, came: float) -> None:
-        """A draft was expected to bring so many tokens, at this share, and brought so many. Rounds without one count,
-        too: drafts that are trusted too little to be sent get another chance in time."""
+        """A draft was expected to bring ``expected`` tokens, at this share, and brought ``came``. Rounds without one
+        count, too: drafts that are trusted too little to be sent get another chance in time."""
         promised = expected / self.share
         self._promised += (1 - FORGOTTEN) * (TRUSTING - self._promised) + promised
         self._came += (1 - FORGOTTEN) * (TRUSTING - self._came) + came

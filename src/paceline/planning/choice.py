@@ -65,7 +65,7 @@ class Weighed(NamedTuple):
         return [*accumulate(len(tree.tokens) for tree in self.trees)]
 
     def within(self, counts: Sequence[int]) -> Weighed:
-        """The same with no chance for any but so many likeliest nodes of each draft, so that no others are chosen."""
+        """The same with chance 0 for all but the ``counts`` likeliest nodes of each draft: no others are chosen."""
         paths = self.paths.copy()
         for end, tree, count in zip(self.ends, self.trees, counts, strict=True):
             if count < len(tree):
@@ -152,7 +152,7 @@ class RoundCosts(NamedTuple):
     """The costs of time in this round."""
 
     seconds: Callable[[int], Floats]
-    """The most rows -> seconds of a round of 0 .. so many rows."""
+    """The most rows -> seconds of a round of 0 .. that many rows."""
     tried: float
     """About the most rows of rounds that were seen."""
     rate: Callable[[float], float]

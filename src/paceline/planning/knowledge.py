@@ -50,7 +50,7 @@ STRONG = (0.3, 1.0)
 
 
 SELDOM = 16
-"""Of rounds without drafts one in so many is planned and timed."""
+"""Of this many rounds without drafts, one is planned and timed."""
 
 BACKED_OFF = "drafting had not been worth its own time"
 SHOWN, RESTING = (Budget(0, 0, BACKED_OFF, shown) for shown in (True, False))
@@ -207,7 +207,7 @@ class Knowledge:
         return self.round.batch * max(1 / seconds_plain, running.value if running is not None else 0.0)
 
     def note_rate(self, texts: int, tokens: int, seconds: float) -> None:
-        """So many texts got so many tokens in all."""
+        """``texts`` texts got ``tokens`` tokens in all."""
         self.running.setdefault(size_of(texts), RecentRatio(RUN)).add(tokens / texts, seconds)
 
     def ready(self, length: int) -> bool:

@@ -16,7 +16,7 @@ from paceline.tree import Floats
 DEEPEST = 16
 """Levels whose gains are kept apart."""
 MEASURED = 2
-"""So many times must be known: the first of a batch size is no measure of those that follow."""
+"""The fewest times that must be known: the first of a batch size is no measure of those that follow."""
 FADING = 0.95
 """The weight that earlier gains keep with each new round, so that a level that brought little is tried again."""
 GUESSED = 0.1
@@ -43,15 +43,15 @@ class Levels:
         return 1 + int(worth.argmax())
 
     def measured(self, texts: int) -> bool:
-        """Whether the seconds of a level are known for so many texts."""
+        """Whether the seconds of a level are known for ``texts`` texts."""
         return self._time(texts).times >= MEASURED
 
     def seconds(self, texts: int) -> float:
-        """The recent seconds of a level for so many texts."""
+        """The recent seconds of a level for ``texts`` texts."""
         return self._time(texts).seconds
 
     def took(self, seconds: float, levels: int, texts: int) -> None:
-        """So many levels for so many texts took so long."""
+        """``levels`` levels for ``texts`` texts took ``seconds``."""
         self._time(texts).add(seconds / levels)
 
     def brought(self, gains: Floats) -> None:

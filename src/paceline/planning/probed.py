@@ -30,7 +30,7 @@ PASSES = 3
 LIMIT = 2.0
 """Seconds for all of it. A size that is expected not to fit is left out."""
 GROWTH = 2.0
-"""A size that was not timed yet is expected to take so many times as long as the next smaller one that was."""
+"""The factor by which an untimed size is expected to take longer than the next smaller timed one."""
 FOLDER = "probes"
 """In the cache directory."""
 CONTEXT = 16

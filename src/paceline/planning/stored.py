@@ -2,7 +2,7 @@
 
 A file is named by the digest of its `Setup`, so a model has one for each type, device and number of threads. It is
 written whole or not at all. One that cannot be read, or that other versions of the libraries measured, counts as absent
-with a warning; measuring anew replaces it.
+with a warning; measuring again replaces it.
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ class Target(ABC):
 
     @abstractmethod
     def submit(self, requests: Sequence[Request]) -> Pending:
-        """Score several requests, each of its own sequence, in as few forwards as the model allows."""
+        """Score several requests, each of another sequence, in as few forwards as the model allows."""
 
     def score(self, requests: Sequence[Request]) -> list[Scores]:
         """`submit`, and wait for the result."""

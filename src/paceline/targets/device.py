@@ -114,6 +114,6 @@ def _fault(kind: str) -> str:
     try:
         ones = torch.ones(4, 4).to(kind)
         product = (ones @ ones).tolist()
-    except Exception as error:  # drivers and kernels fail in ways of their own
+    except Exception as error:  # drivers and kernels raise errors of any type
         return f"{str(error).partition(chr(10))[0] or type(error).__name__}"
     return "" if product == [[4.0] * 4] * 4 else f"it multiplies ones to {product[0][0]:g} instead of 4"

@@ -1,4 +1,4 @@
-"""The picture of a text as a page of its own: one file without scripts, fonts or anything else from elsewhere.
+"""The picture of a text as a self-contained page: one file that loads no scripts, fonts or anything else.
 
 Without its tags an element ``.text`` is the prompt and the text, character for character, except for control
 characters: a browser shows nothing for them, so their signs stand there, as in a terminal. Each token's ``title`` and
@@ -113,7 +113,7 @@ def _legend(picture: TokenPicture, number: Mapping[str, int]) -> str:
 
 
 def _cells(cells: Sequence[Cell], number: Mapping[str, int], before: int) -> str:
-    """The text in colours. ``before`` the first round are so many records, of the forward over the prompt."""
+    """The text in colours. ``before`` counts the records before the first round, of the forward over the prompt."""
     drawn, last = [], -1
     for cell in cells:
         looks = [_look(number[cell.source], cell.kind), *(["begin"] if cell.round != last else [])]

@@ -1,7 +1,7 @@
 """The picture of a text in a terminal. With colours, a token that a drafter proposed stands on its drafter's colour, in
 black, which reads on light and dark terminals. The model's own tokens are ordinary text, in italics or bold where a
-draft stood before them. Without colours, tokens stand in their drafter's brackets. Colours are those that all eyes tell
-apart (Okabe and Ito), and neighbours on one colour have two shades of it."""
+draft stood before them. Without colours, tokens are in their drafter's brackets. Colours are those that all eyes can
+distinguish (Okabe and Ito), and neighbours on one colour have two shades of it."""
 
 from __future__ import annotations
 

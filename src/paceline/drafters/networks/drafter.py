@@ -88,7 +88,7 @@ class RowDrafter(NetworkDrafter):
             raise
 
     def _capacity(self, length: int) -> int:
-        """Memory for a text of so many tokens of the target."""
+        """Memory for a text of ``length`` tokens of the target."""
         return SPARE_ROWS + length
 
     def branch(self, state: ReadText, context: Context) -> ReadText:

@@ -37,7 +37,7 @@ class DraftShape:
     shared: bool = True
 
     def depth(self, nodes: int) -> int:
-        """The depth of a draft of so many nodes, if nothing else limits it."""
+        """The depth of a draft of ``nodes`` nodes, if nothing else limits it."""
         return self.length or -(-nodes // max(self.beams, self.top))
 
     @property

@@ -154,7 +154,7 @@ def _is_nothing(name: str, value: Any, *, mixed: bool) -> bool:
 def paddings(
     input_ids: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
 ) -> list[int]:
-    """How many tokens of padding stand in front of each row; refuses what is not a left-padded batch."""
+    """The number of padding tokens before each row; refuses a batch that is not left-padded."""
     if input_ids.shape[1] == 0:
         raise InputError("the prompt is empty; give at least one token (the model's BOS, say)")
     counts = [0] * len(input_ids) if attention_mask is None else _in_front(input_ids, attention_mask)

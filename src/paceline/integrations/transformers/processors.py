@@ -67,7 +67,7 @@ def split_processors(processors: Sequence[Any], *, sample: bool, penalty: bool =
     fields: dict[str, Any] = {}
     known = _field_processors(warpers=True)
     while kept and (said := _field(kept[-1], known)):
-        known = known[: [one.processor for one in known].index(type(kept[-1]))]  # what comes later is out of order
+        known = known[: [one.processor for one in known].index(type(kept[-1]))]  # the later ones are out of order
         fields |= said
         warpers.insert(0, kept.pop())
     return SplitProcessors(kept, warpers + last, {"temperature": 1.0} | fields | penalties)

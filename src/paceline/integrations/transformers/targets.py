@@ -33,7 +33,7 @@ class ModelTarget:
         self.made_for: tuple[Any, ...] = ()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """A copy of the model, or the model read back from a file, has None here and is probed anew."""
+        """A copy of the model, or the model read back from a file, has None here and is probed again."""
         return type(None), ()
 
     def of(self, model: PreTrainedModel) -> HFTarget:

@@ -190,7 +190,7 @@ def hidden_rows(request: Request, start: int, window: int | None) -> NDArray[np.
 
 
 class PackedKVCache(KVCache):
-    """Each sequence's rows in buffers of its own."""
+    """Each sequence's rows in separate buffers."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments

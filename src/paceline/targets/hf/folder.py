@@ -130,7 +130,7 @@ def plan(folder: Path, config: Any) -> PreTrainedModel:
         parameters = sum(parameter.numel() for parameter in planned.parameters())
     except MemoryError:
         raise
-    except Exception as error:  # every model class fails in a way of its own
+    except Exception as error:  # model classes raise errors of any type
         raise InputError(config_fault(folder, error, _planned)) from error
     files = {path for kind in WEIGHTS for path in folder.glob(kind) if path.is_file()}
     held = sum(path.stat().st_size for path in files)

@@ -2,7 +2,7 @@
 
 A kernel's call costs as much as a small layer's product, so a few wide layers are faster than many narrow ones. Each
 layer stays in the model as a module, a slice of the joint weight; only `lean` computes them together. Like packing,
-joining is exact, cannot be undone, and is for models that nobody else holds.
+joining is exact, cannot be undone, and is for models that have no other user.
 """
 
 from __future__ import annotations

@@ -364,7 +364,7 @@ def _prefix_length(target: HFTarget) -> int:
     if not windows:
         return PREFIX
     if max(windows) > PROBED_WINDOW and target.mode is Mode.MASKED:
-        raise Unsupported(f"a window of {max(windows)} in an attention of its own is more than is probed")
+        raise Unsupported(f"a window of {max(windows)} in the model's own attention code is more than is probed")
     return max([PREFIX, *(size + 2 for size in windows if size <= PROBED_WINDOW)])
 
 

@@ -29,13 +29,13 @@ from paceline.targets.setup import kernels, processor, versions
 TIMED_ROWS = (1, 4, 16)
 """A single row, and drafts."""
 TURNS = 3
-"""Of the times of so many turns the shortest counts."""
+"""Each time is the shortest of this many turns."""
 CACHES = 1 << 25
 """Bytes that are written before each product: weights of a real model do not come from the processor's caches."""
 LARGEST = 1 << 24
 """Values of the layer at most: a larger one takes longer to measure and says the same."""
 SLOWER = 1.1
-"""A type, or packed weights, are left where they take so many times as long as the other way."""
+"""A type, or packed weights, are given up if they take this many times as long as the alternative."""
 FAVOUR = 0.7
 """What a compiled product's time counts: the forward around it saves more than can be timed with one product."""
 SMALL_MODEL_PARAMETERS = 10_000_000

@@ -81,7 +81,7 @@ class Tip:
     pending: bytes = b""
     """Its bytes behind that row."""
     expected: Expected | None = None
-    """What may follow the row; None where ``feed`` is to be read first."""
+    """What may follow the row; None while ``feed`` must be read first."""
     feed: tuple[int, ...] = ()
 
 
@@ -101,7 +101,7 @@ class SpelledGrowth(Growth):
 
     @property
     def waiting(self) -> list[Tip]:
-        """The tips whose bytes are to be read."""
+        """The tips whose bytes must be read."""
         return [tip for tip in self.kept if tip.expected is None]
 
     def add(self, laws: Sequence[Distribution]) -> None:

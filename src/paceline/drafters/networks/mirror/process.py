@@ -1,8 +1,8 @@
 """The draft model's process as a text's process sees it: begun once for a model, a type and a place, shared by all
 drafters that name these, and gone with the last of them.
 
-It may die, hang or say nonsense at any moment. Then it is ended, and each text that asks it for a window is told
-`Lost`. What it says is bounded in bytes and in number, and a text waits for its words as long as it likes to, no more.
+It may die, hang or say nonsense at any moment. Then it is ended, and each text that asks it for a window gets
+`Lost`. Its messages are bounded in bytes and in number, and each text limits how long it waits for them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from paceline.vocabulary import Vocabulary
 PATIENCE = 60.0
 """Seconds without a word after which a process that owes one counts as stuck. No text waits for that."""
 IN_ALL = 10.0
-"""So many times as long, whatever else it says meanwhile."""
+"""The factor by which the whole wait may be longer, whatever other messages arrive."""
 LOADING = 600.0
 """Seconds to load a model, which may come from the hub."""
 UNASKED = 1 << 12
@@ -81,7 +81,7 @@ class _Inbox:
     """Seconds of a forward, by the bits of its number of rows."""
 
     def take(self, message: Message, size: int) -> None:
-        """A message of so many bytes."""
+        """A message of ``size`` bytes."""
         self.heard = time.monotonic()
         self.unasked += 1
         if self.unasked > UNASKED:
@@ -263,7 +263,7 @@ class DraftProcess:
             raise Lost(inbox.lost)
 
     def seconds(self, rows: int) -> float:
-        """Of a forward of so many rows, from those that were seen; 0 where none was."""
+        """Seconds of a forward of ``rows`` rows, from those that were seen; 0 if none was."""
         pace, bits = dict(self._inbox.pace), rows.bit_length()
         if not pace:
             return 0.0

@@ -1,4 +1,4 @@
-"""The process that drafts, with the draft model and cores or a device of its own.
+"""The process that drafts: it has the draft model and dedicated cores or a device.
 
 It is begun with the number of an open pipe. The first message says which model and where. It lives as long as the
 other end: when that closes, also because the program there was killed, the thread that waits for messages ends this

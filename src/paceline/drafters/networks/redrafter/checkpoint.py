@@ -2,7 +2,7 @@
 
 Read and written are the names of the public ReDrafter code and those of TensorRT-LLM. What only this project has (a
 smaller vocabulary, thin output matrices, 8-bit integers, the first state, whose head it is, how its drafts are ranked)
-stands in the configuration under ``paceline``, and other programs may ignore it where it says what they do anyway.
+is in the configuration under ``paceline``; other programs may ignore it where it states their defaults.
 """
 
 from __future__ import annotations

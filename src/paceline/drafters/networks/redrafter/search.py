@@ -135,8 +135,8 @@ class BeamSearch:
     def _candidates(
         self, logits: torch.Tensor, draws: Draws, place: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The target's ids of the best tokens behind every beam, how likely each is to be chosen, and their places in
-        the head's vocabulary. A broken state gives none."""
+        """The target's ids of the best tokens behind every beam, the log-probability of choosing each, and their places
+        in the head's vocabulary. A broken state gives none."""
         logits = logits / draws.temperatures
         best, at = logits.topk(min(CANDIDATES, logits.shape[-1]), dim=-1)
         logs, rest = draws.logs(best, log_normalizer(logits))

@@ -28,7 +28,7 @@ class Uncapturable(Exception):
 
 
 Leave = Callable[[torch.Tensor], Callable[[], None]]
-"""Called with the early logits of all rows, which the later layers may overwrite. It returns what is to be done once
+"""Called with the early logits of all rows, which the later layers may overwrite. It returns the work to do once
 these layers are under way."""
 
 

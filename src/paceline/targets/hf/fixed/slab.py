@@ -59,7 +59,7 @@ class Slab:
         return sum(b.nbytes for b in (*self.keys.values(), *self.values.values()))
 
     def open(self, capacity: int = 0) -> CacheRows:
-        """Rows in the lowest free slot; rows of their own where there is no memory for another slot."""
+        """Rows in the lowest free slot; separate rows if there is no memory for another slot."""
         with self.lock:
             return self._open(capacity)
 
@@ -166,7 +166,7 @@ class Slab:
 
 
 class SlabRows(CacheRows):
-    """The rows of one sequence in a slot. Where the slab cannot grow they leave it for buffers of their own."""
+    """The rows of one sequence in a slot. If the slab cannot grow they move to separate buffers."""
 
     def __init__(self, slab: Slab, slot: int, capacity: int) -> None:
         super().__init__(capacity)

@@ -129,7 +129,7 @@ class Step:
         return Found(self._pick(result.logits, job, everyone), Taps(hidden, early[0] if early else None))
 
     def _pick(self, rows: torch.Tensor, job: ForwardJob, numbers: Iterable[int]) -> torch.Tensor:
-        """Copies of the rows of these requests: what comes next overwrites the others."""
+        """Copies of the rows of these requests: the next forward overwrites the others."""
         slots, found = slots_of(job), list[torch.Tensor]()
         for number in numbers:
             start = (slots[number] - self.shape.first) * self.shape.rows

@@ -197,7 +197,7 @@ class Workspace:
         self._fields, self._places = list[int](), np.zeros(0, np.int64)
 
     def into(self, job: Table, rows: int, length: int) -> None:
-        """Addresses of memory for so many rows of texts up to this length."""
+        """Addresses of memory for ``rows`` rows of texts up to this length."""
         threads = int(job[at.THREADS])
         if rows > self._rows or length > self._length or threads > self._threads:
             self._grow(max(rows, self._rows), length, threads)

@@ -78,7 +78,7 @@ def add(context: Any, address: Any, value: Any) -> Built:
 
 
 def _caller(count: int) -> Any:
-    """Calls the function at an address with so many whole numbers."""
+    """Calls the function at an address with ``count`` whole numbers."""
     longs = [types.int64] * count
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:

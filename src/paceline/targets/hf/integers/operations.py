@@ -67,7 +67,7 @@ class ExactOperations(Operations):
 
 
 class ExactKVCache(KVCache):
-    """Each sequence's rows in buffers of its own: keys in float32, values in float64, both rounded.
+    """Each sequence's rows in separate buffers: keys in float32, values in float64, both rounded.
 
     Values that are no numbers are written as zeros: those of a hidden row are multiplied by weights of zero, and would
     reach rows that do not see it. Rows that see it find its keys, which are no numbers either, because the states that

@@ -193,7 +193,7 @@ class Stored:
         for path in paths:
             try:
                 opened: Any = safe_open(path, framework="pt")
-            except Exception as error:  # safetensors raises errors of its own
+            except Exception as error:  # safetensors has its own error types
                 raise DamagedFile(f"{path} cannot be read as weights: {in_one_line(error)}") from error
             self._files |= dict.fromkeys(opened.keys(), opened)
             self._said |= opened.metadata() or {}
@@ -276,7 +276,7 @@ class Stored:
             raise _refusal(self._name, f"{layer} with inputs that are not rounded by row")
 
     def _beside(self, layer: str) -> Iterator[str]:
-        """The tensors of a layer, which has no layers of its own."""
+        """The tensors of a layer without sublayers."""
         return (key for key in self._files if key.rpartition(".")[0] == layer)
 
 
