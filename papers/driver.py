@@ -1,7 +1,7 @@
 """How the items of a paper are run: one table of the options that any of them has, and one command for each paper.
 
-A paper's ``__main__`` is a list of items. An item names its options, with defaults of its own where they differ; what
-its function says of itself is its help.
+A paper's ``__main__`` is a list of items. An item names its options, with other defaults where they differ; the
+docstring of its function is its help.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def chat_or_stories(tasks: Sequence[str] | None = (CHAT_TASK,), **how: Any) -> t
     try:
         return open_suite(CHAT, tasks=tasks and [*tasks], **how).prompts, ""
     except ValueError as why:
-        note = f"MT-Bench is not here, and beginnings of stories stand in for it: {why}"
+        note = f"MT-Bench is not here, and beginnings of stories are used instead: {why}"
         return open_suite(STAND_IN, **how).prompts, note
 
 
@@ -138,7 +138,7 @@ class Lab:
 
     @contextmanager
     def trying(self, name: str, threads: int | None = None) -> Iterator[None]:
-        """With so many threads of torch; a failure is kept by its name."""
+        """With ``threads`` threads of torch; a failure is kept by its name."""
         before = torch.get_num_threads()
         torch.set_num_threads(threads or vars(self.given).get("threads") or before)
         try:

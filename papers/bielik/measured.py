@@ -59,7 +59,7 @@ STRATEGIES = {
 """The paper's three, with its 5 tokens before a draft, and ours. The last is the same as `lattice` when greedy."""
 NOISY, CONTEXT = "lattice, shared noise", "context-aware"
 WIDE = 4
-"""A draft of k tokens of the draft model may become so many times k tokens of the target, or nodes of a lattice."""
+"""A draft of k tokens of the draft model may become this many times k tokens of the target, or nodes of a lattice."""
 DRAFTERS = "Bielik-1.5B", "Llama-3.2-1B", "Qwen2.5-1.5B"
 Key = tuple[str, str, str, int]
 """Drafter, strategy, data set and k."""
@@ -113,7 +113,7 @@ def method(drafter: str, strategy: str, k: int) -> str:
 
 
 def datasets(given: Given) -> tuple[dict[str, list[Prompt]], list[str]]:
-    """The prompts of every data set, and notes on what stands in for what."""
+    """The prompts of every data set, and notes on substitutes."""
     found, notes, own = dict[str, list[Prompt]](), list[str](), dict(given.prompts)
     for name in dict.fromkeys([*STAND_INS, *own]):
         if name in own:

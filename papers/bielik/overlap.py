@@ -144,7 +144,7 @@ def of_text(language: str) -> Cell:
 
 
 def claims(pairs: Pairs) -> Iterator[Claim]:
-    """What the paper says of its own pairs."""
+    """The paper's statements about its pairs."""
     here = {drafter: pairs[TARGET, drafter] for drafter in (*FOREIGN, RELATED) if (TARGET, drafter) in pairs}
     for drafter in [name for name in FOREIGN if name in here]:
         yield from intersection(drafter, here[drafter], pairs[drafter, TARGET])

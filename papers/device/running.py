@@ -1,4 +1,4 @@
-"""Parts in processes of their own, each with a time limit, and the file that keeps what they found.
+"""Parts in separate processes, each with a time limit, and the file that keeps their results.
 
 A part is a command of this Python. A part that ended by its limit keeps what it had found. If it `continues`, the next
 run tells it what is known, and it finds the rest.
@@ -118,7 +118,7 @@ def here() -> dict[str, str]:
 
 
 def alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether two numbers may stand in one table: all but the date is the same."""
+    """Whether two numbers may be in one table: all but the date is the same."""
     return {**one, "date": ""} == {**other, "date": ""}
 
 
@@ -197,7 +197,7 @@ def _ended(command: Sequence[str], limit: float, said: IO[str], warned: IO[str])
 def _group(
     command: Sequence[str], environment: Mapping[str, str], said: IO[str], warned: IO[str]
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process with a group of its own, which is gone afterwards: it is interrupted, so that it says what it has, and
+    """A process in a separate group, which is gone afterwards: it is interrupted, so that it reports what it has, and
     killed if it goes on."""
     child = subprocess.Popen(
         command,

@@ -76,7 +76,7 @@ def settings_of(command: Sequence[str]) -> dict[str, Any]:
 
 
 def written(given: Given, engine: dict[str, Any], prompts: Sequence[str]) -> Run:
-    """Texts by an engine of its own."""
+    """Texts by a separate engine."""
     vllm = VLLMEngine(given.vllm, engine)
     try:
         vllm.write(prompts[:1], temperature=0.0, max_tokens=8)

@@ -197,7 +197,7 @@ def _each(jobs: Sequence[tuple[Path, Settings, Pair]], workers: int) -> Iterator
 
 
 def _alone() -> None:
-    """A worker does not hear Ctrl-C, for whoever started it stops it, and ends with the process that started it."""
+    """A worker ignores Ctrl-C, since the process that started it stops it, and ends with that process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     parent = multiprocessing.parent_process()
@@ -240,7 +240,7 @@ def best(cells: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 
 def ngrams(order: int) -> str:
-    """The paper's name for dictionaries of n-grams of up to so many words: n1, n12, n123."""
+    """The paper's name for dictionaries of n-grams of up to ``order`` words: n1, n12, n123."""
     return "n" + "".join(map(str, range(1, order + 1)))
 
 

@@ -48,7 +48,7 @@ def options(*names: str, **own: Any) -> dict[str, Option]:
 
 
 def two(given: Given, draft: str, gamma: int) -> Two:
-    """Both ways to draft so many tokens with a model."""
+    """Both ways to draft ``gamma`` tokens with a model."""
     if "'" in draft:
         raise ValueError(f"no method can name {draft}, which has a quote in its name; rename the folder of the model")
     place = f",device='{given.draft_device}'" if given.draft_device else ""

@@ -101,7 +101,7 @@ class SizesLab(Lab):
         seconds: float | None = None,
     ) -> Calibration | None:
         """The best size of a method on this machine: of one as published by the paper's procedure, runs of ``sizes``;
-        of others by ours, within so many ``seconds``, unless a procedure is named. The prompts are of the suite of the
+        of others by ours, within ``seconds``, unless a procedure is named. The prompts are of the suite of the
         race, and others than the race's."""
         method = method or self.method
         by_runs = (procedure or procedure_of(method)) == "paper"
@@ -136,7 +136,7 @@ class SizesLab(Lab):
         )
 
     def _calibration_prompts(self, count: int) -> tuple[str, int]:
-        """A suite of so many prompts to calibrate on, and how many it has."""
+        """A suite of ``count`` prompts to calibrate on, and how many it has."""
         file = self.out / f"calibration-{count}.jsonl"
         if count not in self._counts:
             given, what = self.given, self.prompts()
@@ -146,7 +146,7 @@ class SizesLab(Lab):
         return f"prompts:{file}", self._counts[count]
 
     def prompts_of(self, count: int) -> int:
-        """How many prompts there are where so many were wanted to calibrate on."""
+        """How many prompts there are if ``count`` were requested to calibrate on."""
         return self._counts.get(count, count)
 
     def keep(self, label: str, found: Calibration) -> None:

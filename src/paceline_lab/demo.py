@@ -166,7 +166,7 @@ def shown(
 
 
 def _fitting(tried: Heat[Generation], seconds: float) -> float:
-    """How long texts may be, so that every method writes one in so many seconds."""
+    """How long texts may be, so that every method writes one in ``seconds``."""
     whole = sum(lap.seconds for lap in tried.laps.values())
     token = sum(1 / _speed(lap.result) for lap in tried.laps.values())
     return TRIED + (seconds - whole) / token

@@ -58,7 +58,7 @@ class NgramStore:
             self.backward.put(gram[-1 - size : -1], gram[-1])
 
     def after(self, text: tuple[int, ...]) -> tuple[int, list[int]]:
-        """The length of the longest ending that the backward store knows, and the tokens behind it, the latest first."""
+        """The length of the longest ending that the backward store knows, and what followed it, the latest first."""
         for size in range(len(text), SHORTEST - 1, -1):
             if known := self.backward.of(text[-size:]):
                 return size, known

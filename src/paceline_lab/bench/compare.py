@@ -197,7 +197,7 @@ class Between:
         return [*differences(old, new), *other_texts(old, new, self.common), *self._not_significant()]
 
     def _not_significant(self) -> Iterator[str]:
-        """Intervals that exclude 1 by themselves, but not among so many."""
+        """Intervals that exclude 1 by themselves, but not after correction for their number."""
         if not self.decided:
             yield TOO_FEW
             return

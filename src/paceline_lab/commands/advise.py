@@ -62,7 +62,7 @@ def add(commands: Subparsers) -> None:
     parser.add_seed()
     parser.add_length(None, "64, or fewer if the model is slow")
     parser.argument("--seconds", "S", "how long to measure, loading apart (default: 60)", float)
-    parser.flag("--overlap", "say whether the draft model should work beside the target, on a core of its own")
+    parser.flag("--overlap", "say whether the draft model should work beside the target, on a dedicated core")
     parser.add_threads()
     parser.add_json()
 
@@ -282,7 +282,7 @@ def _overlap_lines(advice: OverlapAdvice, options: argparse.Namespace) -> Iterat
         TEXT_COLUMNS,
     )
     bottleneck = "the target" if best.hidden else "the draft model"
-    yield f"The bottleneck beside one another is {bottleneck}; {best.anew:.0%} of the drafts begin anew."
+    yield f"The bottleneck side by side is {bottleneck}; {best.anew:.0%} of the drafts begin after it has decided."
     yield ""
     rows = [
         (one.spec, f"{one.speed:.1f}", f"{1000 * one.seconds:.1f}", f"{one.tokens:.2f}", f"{one.anew:.0%}")

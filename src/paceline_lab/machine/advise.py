@@ -344,7 +344,7 @@ class Advisor:
         )
 
     def _sampling(self, number: int) -> Sampling:
-        """Every text has a seed of its own: with equal noise texts would be alike, and the interval too narrow."""
+        """Every text has another seed: with equal noise texts would be alike, and the interval too narrow."""
         return replace(self.sampling, seed=(self.sampling.seed + number) % SEEDS)
 
     def _shortened(self, prompt: Ints) -> Ints:

@@ -48,7 +48,7 @@ NEAR = 1.1
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One that is to be calibrated: its drafter fits the target already."""
+    """One to calibrate: its drafter fits the target already."""
 
     spec: str
     drafter: Drafter
@@ -129,7 +129,7 @@ class Calibrator:
         )
 
     def run(self, known: Profile | None = None) -> Profile:
-        """A new profile. The ``known`` measurements of other methods stay, and their sizes are chosen anew."""
+        """A new profile. The ``known`` measurements of other methods stay, and their sizes are chosen again."""
         kept = known.methods if known else ()
         timings, readings = self._seconds(max((method.top for method in kept), default=0))
         self._texts = self._left_to_texts(self._measuring.passed)

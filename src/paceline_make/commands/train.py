@@ -83,7 +83,7 @@ def _add_redrafter(actions: Any) -> None:
     parser.argument("--rank", "N", "output matrix of two thin ones of this width (default: one whole)", int, default=0)
     parser.argument("--kept", "N", "know only the N most frequent tokens of the data (default: all)", int, default=0)
     parser.flag("--cumulative", "add embeddings up in place of the recurrent state")
-    parser.flag("--no-cache", "label anew in each epoch, and store no labels")
+    parser.flag("--no-cache", "label again in each epoch, and store no labels")
     text = "label on a Ray cluster: its address, or 'local' to start one on this machine"
     parser.argument("--cluster", "ADDRESS", text)
     parser.flag("--int8", "store the output in 8-bit integers")

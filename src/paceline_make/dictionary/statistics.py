@@ -99,7 +99,7 @@ class Statistics:
 
 
 def careful(share: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
-    """The probability that a share of so many cases stands for."""
+    """A cautious probability from a share of ``counts`` cases."""
     return np.asarray(share * counts / (counts + 1))
 
 

@@ -40,7 +40,7 @@ Elsewhere = Callable[[LabelStore, Sequence[Passage], str, Advance], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that decides what comes out."""
+    """Everything that decides the result."""
 
     exit: int | None = None
     """The width of the blocks; None for the model's own width."""

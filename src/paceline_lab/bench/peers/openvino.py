@@ -24,7 +24,7 @@ from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 
 NGRAM = 3
-"""The longest n-gram that is looked up; that of its own examples, since it has no default."""
+"""The longest n-gram that is looked up, as in its examples, since it has no default."""
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 

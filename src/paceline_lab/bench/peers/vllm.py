@@ -1,4 +1,4 @@
-"""vLLM, in an environment of its own, since it wants other versions of what we want: a process there writes the texts.
+"""vLLM, in a separate environment, since it needs other versions of our libraries: a process there writes the texts.
 
 The environment is named by its Python, by the option ``python`` or by ``PACELINE_VLLM``.
 """
@@ -208,7 +208,7 @@ def check_installed(name: str, options: Mapping[str, str]) -> None:
 def _python(name: str, options: Mapping[str, str]) -> str:
     python = options.get("python") or os.environ.get(PYTHON)
     if not python:
-        raise Missing(f"vLLM has an environment of its own; name its Python: {name}:python=FILE, or {PYTHON}=FILE")
+        raise Missing(f"vLLM has a separate environment; name its Python: {name}:python=FILE, or {PYTHON}=FILE")
     return python
 
 

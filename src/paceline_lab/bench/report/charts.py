@@ -1,4 +1,4 @@
-"""Charts by matplotlib, as SVG that stands in a page.
+"""Charts by matplotlib, as SVG inside a page.
 
 A chart is narrow enough that its text can be read on a phone. Colours are roles: the style sheet has each of them in
 light and dark. Legends stand outside, in the page, where they can wrap; a mark shows its numbers when pointed at.
@@ -227,7 +227,7 @@ def _listed(description: str, rows: Sequence[Interval | Bar]) -> str:
 
 
 def _steps(low: float, high: float, about: int) -> list[float]:
-    """Round numbers, about so many, of which the first is not above ``low`` and the last not below ``high``."""
+    """About ``about`` round numbers, of which the first is not above ``low`` and the last not below ``high``."""
     if not high > low:
         high = low + (abs(low) or 1.0)
     found = MaxNLocator(about, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)

@@ -47,7 +47,7 @@ ABOUT_WORDS = (
     "share of rounds that drafted; a stall is a round of more than five times the method's median."
 )
 ABOUT_POSITIONS = (
-    "Of the rounds with a draft, the share that accepted at least so many of its tokens. The larger a mark, the more "
+    "Of the rounds with a draft, the share that accepted at least this many tokens. The larger a mark, the more "
     "drafts went so deep; the small numbers of the table tell how many."
 )
 

@@ -54,7 +54,7 @@ def equality(summary: Summary) -> Iterator[Block]:
 
 
 def pictured(record: Record, *, most: int | None = None) -> TokenPicture:
-    """A record as a picture; ``most`` cuts it after so many tokens, at the end of a round."""
+    """A record as a picture; ``most`` cuts it after that many tokens, at the end of a round."""
     pieces = tuple(_pieces(record))
     if most is not None and len(pieces) > most:
         last = pieces[most - 1].round
@@ -112,7 +112,7 @@ def shown(summary: Summary, text: int, *, most: int | None = None, link: str = "
 
 @lru_cache(maxsize=4)
 def source_numbers(summary: Summary) -> Mapping[str, int]:
-    """Every source of a run by a number of its own; 0 is the model itself."""
+    """Every source of a run -> its number; 0 is the model itself."""
     records = (summary.run.records[text] for text in in_order(summary, range(len(summary.run.records))))
     sources = dict.fromkeys(source for record in records for source in record.sources if source)
     return {"": 0, **{source: place for place, source in enumerate(sources, start=1)}}

@@ -19,7 +19,7 @@ DEFAULT = "auto"
 LONGEST = 44
 """Characters of a name in a sentence."""
 WIDEST = 4
-"""An interval whose ends lie so many times apart says nothing of a speed."""
+"""The ratio of an interval's ends from which it says nothing of a speed."""
 
 
 def times(value: float | None) -> str:
@@ -92,7 +92,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def short(name: str, most: int = LONGEST) -> str:
-    """A name in at most so many letters, of which wide ones count twice. Names differ at both ends, so the middle of a
+    """A name in at most ``most`` letters, of which wide ones count twice. Names differ at both ends, so the middle of a
     long one is left out."""
     halves = (name[: (n + 1) // 2] + "…" + name[len(name) - n // 2 :] for n in range(len(name) - 1, 0, -1))
     return name if cell_len(name) <= most else next((half for half in halves if cell_len(half) <= most), name[:1])
@@ -128,8 +128,8 @@ def _measured(summary: Summary, task: str | None, language: str | None, ours: bo
 
 
 def main_of(summary: Summary) -> Figures | None:
-    """The method of ours that stands for the run: the default one, or else the first that was asked for. Not the
-    fastest: the fastest of several was partly lucky, and the more so the fewer prompts there are."""
+    """Our method that represents the run: the default one, or else the first that was requested. Not the fastest:
+    part of the lead of the fastest of several is chance, the more so the fewer prompts there are."""
     measured = _measured(summary, None, None, True)
     methods = {entry["name"]: str(entry.get("method") or entry["name"]) for entry in summary.run.about.entries}
     return min(measured, key=lambda figures: methods.get(figures.entry) != DEFAULT, default=None)

@@ -141,7 +141,7 @@ def _about(path: Path) -> About:
 
 
 def _prompts(path: Path) -> dict[str, Prompt]:
-    """What was to be written."""
+    """The prompts of a run, by their keys."""
     file = path / PROMPTS
     found = dict[str, Prompt]()
     for number, line in enumerate(_contents(file).splitlines(), start=1):

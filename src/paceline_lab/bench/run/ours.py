@@ -101,7 +101,7 @@ class Ours(TextContestant):
         }
 
     def session(self, job: Job) -> Session:
-        """A text about to be written, on rows of its own."""
+        """A text about to be written, on new rows."""
         limit = self.target.context_length
         ending = Ending(max_new_tokens=job.max_new_tokens, eos=job.eos, context_length=limit)
         context = Context(job.prompt, job.sampling, ending)
@@ -231,7 +231,7 @@ def parted(name: str) -> tuple[str, str | None]:
 
 def planner_of(named: str | None, drafter: Drafter) -> str:
     """The planner that a method is measured with: the ``named`` one, ``default`` for the one that users get, or else
-    drafts of its own size."""
+    drafts of the method's own size."""
     if named == DEFAULT or (named is None and not drafter.sized):
         return drafter.planner
     return named or "fixed"

@@ -34,8 +34,7 @@ from paceline_lab.bench.suites import Prompt, Workload
 WARM_UP = 16
 """Tokens that each contestant writes before it is timed."""
 GRAIN = 256
-"""Devices other than the CPU prepare a forward for every length that they have not seen, rounded up to about so many
-tokens."""
+"""Tokens. Devices other than the CPU prepare a forward for every new length, rounded up to about a multiple of this."""
 
 Encode = Callable[[Prompt, int, Sequence[str]], Ints]
 """A prompt, the number of a turn and the answers so far -> the ids that the answer follows."""
@@ -166,7 +165,7 @@ class Referee:
         return Work(jobs, self.conditions.at_once)
 
     def job(self, prompt: Prompt, turn: int, answers: Sequence[str]) -> Job:
-        """What is to be written after a turn. A prompt that leaves no room in the context loses its beginning."""
+        """The text to write after a turn. A prompt that leaves no room in the context loses its beginning."""
         ids, how = self.encode(prompt, turn, answers), self.conditions
         length = min(how.max_new_tokens, self.lengths.get(prompt.key, how.max_new_tokens))
         if how.context_length is not None and len(ids) + length > how.context_length:

@@ -63,7 +63,7 @@ class KnownScores(Scores):
 
 
 class DraftTask(NamedTuple):
-    """A method that is to be timed."""
+    """A method to time."""
 
     method: str
     make: Callable[[], Drafter]
@@ -107,7 +107,7 @@ class DraftTimer(TimedStep):
         self._drafter.close(self._state)
 
     def do(self, task: None, clock: Clock) -> Mapping[str, float]:
-        """A round; the text decides what comes of it."""
+        """A round; the text decides its outcome."""
         (tree,), propose = _timed(clock, lambda: self._drafter.propose([Ask(self._state, Budget(self._size, DEEPEST))]))
         scores, between = None, dict[str, float]()
         if self._model is not None:
@@ -160,7 +160,7 @@ def _timed(clock: Clock, act: Callable[[], Result]) -> tuple[Result, float]:
 
 
 def made_for(target: Target | None, rounds: int) -> MadeUpModel:
-    """A text for so many rounds: most bring a token or two, copies bring more."""
+    """A text for ``rounds`` rounds: most bring a token or two, copies bring more."""
     if target is None:
         return MadeUpModel.made(CONTEXT + 65 * (rounds + rounds // 2))
     return MadeUpModel.made(behind(target) + (DEEPEST + 1) * (WARM + rounds + 1), vocabulary=target.vocab_size)
@@ -179,7 +179,7 @@ def drafting(
     target: Target | None = None,
     progress: Progress = silent,
 ) -> Iterator[TimedLine]:
-    """So many rounds of every method. With a model they take turns between its forwards, plain decoding among them;
+    """``rounds`` rounds of every method. With a model they take turns between its forwards, plain decoding among them;
     without one each has the processor's caches to itself."""
     wide = cache((made or made_for(target, rounds)).wide)
     groups, warm = [[asked] for asked in methods], rounds // 2

@@ -72,9 +72,9 @@ def _add_what(parser: Parser) -> None:
     parser.several(
         "--method",
         "SPEC",
-        "methods to measure, with commas between them or each as an argument of its own; plain always comes first "
+        "methods to measure, with commas between them or as separate arguments; plain always comes first "
         f"(default: {','.join(METHODS)}; without a draft model no assistant). SPEC@PLANNER gives one "
-        "a planner of its own, as in lookup@fixed:8",
+        "another planner, as in lookup@fixed:8",
         dest="methods",
     )
     parser.several(

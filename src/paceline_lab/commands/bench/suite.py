@@ -23,8 +23,8 @@ def add(commands: Subparsers) -> None:
         help="list the suites, or show what is in one",
         description=(
             "Lists the suites that 'bench run' writes. With the name of one, builds it from the files here and "
-            "prints how many prompts each task has in each language, what could not be built, and what stands in for "
-            "what. --out keeps the prompts in a file, which --suite prompts:FILE reads."
+            "prints how many prompts each task has in each language, what could not be built, and which sources "
+            "were replaced. --out keeps the prompts in a file, which --suite prompts:FILE reads."
         ),
     )
     parser.argument("suite", "SUITE", "the suite to show (default: list them all)", nargs="?")

@@ -30,7 +30,7 @@ def add(actions: Subparsers) -> None:
             "tokens that are proposed behind them, and the probability of each of these."
         ),
     )
-    parser.argument("text", "TEXT", "a text that ends where a word is to be completed", utf8)
+    parser.argument("text", "TEXT", "a text that ends where a word should be completed", utf8)
     text = "dictionaries (default: those that come with the package for this tokenizer)"
     parser.several("--dict", "FILE", text, dest="files")
     parser.argument(
