@@ -19,9 +19,9 @@ from papers.dictspec.numbers import (
     FERTILITY,
     FLAT_FROM,
     STAND_INS,
+    is_comparable,
     paper_best,
     paper_name,
-    is_comparable,
 )
 from papers.dictspec.sweep import best, by_rule, ngrams, read
 from papers.driver import Given

@@ -282,7 +282,8 @@ def _overlap_lines(advice: OverlapAdvice, options: argparse.Namespace) -> Iterat
         TEXT_COLUMNS,
     )
     bottleneck = "the target" if best.hidden else "the draft model"
-    yield f"The bottleneck side by side is {bottleneck}; {best.anew:.0%} of the drafts begin after it has decided."
+    late = f"{best.anew:.0%} of the drafts begin after the target has decided"
+    yield f"The bottleneck beside one another is {bottleneck}; {late}."
     yield ""
     rows = [
         (one.spec, f"{one.speed:.1f}", f"{1000 * one.seconds:.1f}", f"{one.tokens:.2f}", f"{one.anew:.0%}")
