@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree: `except PacelineError` catches all that Paceline reports on purpose.
+"""The tree of errors: `except PacelineError` catches every error that Paceline raises on purpose.
 
     PacelineError
     ├── InputError (ValueError)         a value, an option or a file that cannot be used: a user's mistake
@@ -89,7 +89,7 @@ def is_own(part: object) -> bool:
 
 
 def called(kind: str, part: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """What a caller's function returns; its exception becomes a `CallbackError` that names the function."""
+    """The return value of a caller's function; its exception becomes a `CallbackError` that names the function."""
     try:
         return part(*given, **named)
     except CallbackError:

@@ -51,7 +51,7 @@ class DemoMethod(Contestant[DemoTask, Generation]):
 
 @dataclass(frozen=True)
 class Shown(Texts[Generation]):
-    """What a race of methods showed; the base is plain decoding."""
+    """The result of a race of methods; the base is plain decoding."""
 
     methods: list[str]
     """Plain decoding first."""

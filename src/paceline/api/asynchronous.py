@@ -39,7 +39,7 @@ class StreamReader:
         self.ended = False
         """Whether no piece follows those that are unread."""
         self.error: BaseException | None = None
-        """What ended the text too early."""
+        """The error that ended the text too early."""
         self.loop = asyncio.get_running_loop()
         self.news = asyncio.Event()
         """Set after every round that brought pieces, and at the end."""

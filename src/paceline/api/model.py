@@ -234,7 +234,7 @@ ARGUMENTS = (
 
 
 def _where(name: str) -> str:
-    """What to do about an argument that `load` does not have."""
+    """Advice about an argument that `load` does not have."""
     if name in LOADING:
         return LOADING[name]
     if name in Options.__annotations__:

@@ -13,7 +13,7 @@ from paceline.files.visible import one_line
 from paceline.law.table import SettingRow
 
 Subparsers = Any
-"""What argparse returns for subcommands; its own type is private."""
+"""The type that argparse returns for subcommands; its own type is private."""
 
 
 def _flags_by_command() -> dict[str, list[str]]:

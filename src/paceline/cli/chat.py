@@ -177,7 +177,7 @@ class Chat:
         say(flush=True)
 
     def _remark(self, written: Generation) -> str:
-        """What the user should know of how a reply ended."""
+        """A note on how a reply ended."""
         match written.finish:
             case "criterion":
                 return "the reply was stopped"
@@ -204,7 +204,7 @@ class Chat:
 
 
 def _lines() -> Iterator[str]:
-    """What the user types, until the end of the input. Ctrl-C at the prompt clears the line."""
+    """The lines that the user types, until the end of the input. Ctrl-C at the prompt clears the line."""
     if not sys.stdin.isatty():
         while raw := sys.stdin.buffer.readline(PROMPT_BYTES + 1):
             if len(raw) > PROMPT_BYTES:
@@ -232,5 +232,5 @@ def _ask() -> str:
 
 
 def _note(text: str) -> None:
-    """What is said about the chat, apart from the chat."""
+    """A message about the chat, apart from the chat."""
     say(text, file=sys.stderr, flush=True)

@@ -59,7 +59,7 @@ def _all(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
 
 
 def _completer(action: argparse.Action, files: Any) -> Callable[..., Any] | None:
-    """What completes the values of an option: by what stands for them in the help."""
+    """How the values of an option are completed: by their placeholder in the help."""
     if action.choices is not None:
         return None
     match action.metavar:

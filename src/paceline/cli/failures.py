@@ -1,4 +1,4 @@
-"""What a command prints about an error: one sentence for what a user can correct, and for a plug-in that failed, which
+"""The messages of commands about errors: one sentence for what a user can correct, and for a plug-in that failed, which
 it names; a defect of Paceline's own keeps its traceback."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ GROUPS = {
     "draft model": "need a draft model",
     "installed": "from installed packages",
 }
-"""What a method needs most -> the heading of those methods."""
+"""The main requirement of methods -> their heading."""
 NAME = 12
 """Columns of a name."""
 JOINED = "a,b is the first of a and b that proposes anything, and a+b both in one tree."
@@ -85,7 +85,7 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
 
 
 def _counters(spec: str) -> Iterator[str]:
-    """What each method in a spec counts of a round, with what that is."""
+    """The counters of each method in a spec, with their help."""
     from paceline.drafters.plugin import PlugIn
     from paceline.drafters.spec import methods_in
 
@@ -163,7 +163,7 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
 
 
 def _group(name: str, required: Sequence[str], needed: Sequence[str]) -> str:
-    """What a built-in method needs most."""
+    """The main requirement of a built-in method."""
     from paceline.api.settings import Settings
     from paceline.drafters.spec import BUILT_IN, MODEL
 
@@ -183,7 +183,7 @@ def _pairs(options: Mapping[str, Any]) -> str:
 
 
 def in_words(want: Want) -> str:
-    """What a method reads of the model besides its tokens."""
+    """The model outputs that a method reads besides tokens."""
     parts = [
         f"the {want.top} best tokens after every scored row" if want.top else "",
         f"hidden states of layers {', '.join(map(str, sorted(want.hidden)))}" if want.hidden else "",

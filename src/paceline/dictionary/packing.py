@@ -98,7 +98,7 @@ class _Sections:
     """These tokens."""
 
     def faults(self, header: DictionaryHeader) -> Iterator[str]:
-        """What is wrong with the sections."""
+        """The fault of the sections."""
         if {len(self.shared), len(self.lengths), len(self.levels), len(self.firsts)} != {header.entries}:
             yield "it has another number of entries than it says"
             return

@@ -23,7 +23,7 @@ FAR_BEYOND = 4096
 
 
 def asked(part: Any, verb: str, *given: Any) -> Any:
-    """What a method returns. Its exception becomes a `DrafterError` that names the drafter, or the planner."""
+    """The return value of a method. Its exception becomes a `DrafterError` that names the drafter, or the planner."""
     try:
         return getattr(part, verb)(*given)
     except Exception as error:
@@ -45,7 +45,7 @@ def fit(drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> None
 
 
 def answered(part: Any, verb: str, payloads: Sequence[Any], kind: type[T]) -> list[T]:
-    """What a method of many answers, one object of this type for each payload; else a `DrafterError`."""
+    """The answers of a method of many, one object of this type for each payload; else a `DrafterError`."""
     found = asked(part, verb, payloads)
     if not isinstance(found, (list, tuple)):
         raise failure(part, f"returned {_a(found)} in {verb}, not a list with {_a(kind)} for each text")
@@ -58,7 +58,7 @@ def answered(part: Any, verb: str, payloads: Sequence[Any], kind: type[T]) -> li
 
 
 def counted(drafter: Drafter, state: Any) -> Mapping[str, float]:
-    """What a drafter counted of a text, by the names that it declares; else a `DrafterError`."""
+    """The counts of a drafter for a text, by the names that it declares; else a `DrafterError`."""
     counts: Mapping[str, float] = asked(drafter, "counts", state)
     if not counts:
         return counts

@@ -92,9 +92,9 @@ class Drafter:
     source: ClassVar[str] = ""
     """The paper or project the method comes from."""
     requires: ClassVar[str] = ""
-    """What it must be given, in a few words for ``paceline methods``."""
+    """Its requirements, in a few words for ``paceline methods``."""
     unfit: ClassVar[str] = ""
-    """What not to use it for, in a few words for ``paceline methods``."""
+    """Unsuitable uses, in a few words for ``paceline methods``."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     """Options by a name that stands for them in a spec: ``paper`` for the method as its authors have it. Its drafts
     then have its own size."""
@@ -107,7 +107,7 @@ class Drafter:
     parts: tuple[Drafter, ...] = ()
     """The drafters that it is composed of."""
     counters: tuple[Counter, ...] = ()
-    """What it counts beside what the engine counts of every round, those of its parts included."""
+    """Its counters besides the engine's own, those of its parts included."""
     leaves: int = 1
     """The number of drafters in it that are not composed; a draft holds the budget's nodes times this, at most."""
     planner: str = "adaptive"
@@ -194,7 +194,7 @@ class Drafter:
         return type(self).observe is not Drafter.observe
 
     def counts(self, state: Any) -> Mapping[str, float]:
-        """What was counted of this text since the last call, by the names of `counters`; asked once a round, for its
+        """The counts of this text since the last call, by the names of `counters`; asked once a round, for its
         record."""
         return NOTHING_COUNTED
 

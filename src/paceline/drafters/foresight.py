@@ -147,7 +147,7 @@ class Foresight(StoreDrafter):
         anywhere = self._anywhere if store is self._shared else Anywhere(self._size, self._most)
         return ForesightState(context, store, SharedNoise.of(context, self._noise), anywhere)
 
-    # what is learnt
+    # learning
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
@@ -186,7 +186,7 @@ class Foresight(StoreDrafter):
         anywhere = (NO_IDS, NO_CHANCES) if text.noise is None else (text.anywhere.ids, text.anywhere.chances)
         return after, beside, anywhere
 
-    # what is drafted
+    # drafting
 
     def propose_one(self, state: ForesightState, budget: Budget) -> DraftTree:
         return self.propose([Ask(state, budget)])[0]

@@ -116,7 +116,8 @@ class Lookup(Drafter):
         return merge([tree, guessed]).top(budget.nodes)
 
     def _copied(self, state: LookupState, count: int) -> DraftTree:
-        """What follows the text. Unless a copy reaches the end of the text, it is a piece of the text's own memory."""
+        """The continuation of the text. Unless a copy reaches the end of the text, it is a piece of the text's own
+        memory."""
         if self.chain:
             return DraftTree.chain(self._following(state, [], count), source=self.name)
         place = state.endings.latest(self.sizes.start)

@@ -97,7 +97,7 @@ class Drafting:
             warnings.warn_explicit(said, DrafterWarning, __file__, 0, registry={})  # not once only: for each text
 
     def counts(self) -> Counts:
-        """What the drafter counted since the last call, with 0 for the rest of its counters."""
+        """The drafter's counts since the last call, with 0 for the rest of its counters."""
         if not self.on:
             return self.no_counts
         try:
@@ -128,7 +128,7 @@ class Drafting:
         return self.drafter.prompt_needs | Want(hidden=self.drafter.needs.hidden) if self.on else NOTHING
 
     def on_early(self, tree: DraftTree) -> OnEarly | None:
-        """What the target calls with early-exit logits of the rows of a draft, if anything."""
+        """The callback for early-exit logits of the rows of a draft, if there is one."""
         return partial(self._hear_early, tree) if self.on and self.drafter.hears_early else None
 
     def _hear_early(self, tree: DraftTree, logits: Array) -> None:

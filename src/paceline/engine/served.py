@@ -63,7 +63,7 @@ class ServedRound(NamedTuple):
 
 
 def raised(error: Exception, text: ServedText | None) -> NoReturn:
-    """What becomes of a drafter's failure where the host says nothing else."""
+    """The default handling of a drafter's failure."""
     raise error
 
 
@@ -138,8 +138,8 @@ class Served:
     # before a forward
 
     def drafts(self, texts: Sequence[ServedText], until: float = math.inf) -> list[DraftTree]:
-        """What of their drafts is worth scoring in the next forward. Texts whose turn has not come when the clock says
-        ``until`` have none."""
+        """The parts of their drafts that are worth scoring in the next forward. Texts whose turn has not come when the
+        clock says ``until`` have none."""
         began = time.perf_counter()
         asked = self._asked(texts)
         found = list[tuple[ServedText, Draft]]()
@@ -221,7 +221,7 @@ class Served:
 
 
 def verdict(sent: DraftTree, tokens: tuple[int, ...]) -> Verdict:
-    """What became of a draft, by the tokens that the text got."""
+    """The verdict on a draft, from the tokens that the text got."""
     if not is_chain(sent.parents):
         path = tuple(sent.along(tokens[:-1]))
         return Verdict(path, tokens, len(path))

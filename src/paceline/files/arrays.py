@@ -75,7 +75,7 @@ class ArrayFormat(Generic[Description]):
     arrays: Mapping[str, str]
     """Names of the arrays -> types that each may have."""
     mend: str
-    """What to do where a file is none of them, or damaged."""
+    """Advice for a file that is none of them, or damaged."""
 
     def write(self, path: str | Path, description: Description, arrays: Mapping[str, Numbers]) -> None:
         """Write a file, all of it or nothing."""

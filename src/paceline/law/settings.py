@@ -258,7 +258,7 @@ class Sampling:
         return replace(self, **{row.name: row.within(getattr(self, row.name), vocab_size) for row in naming})
 
     def elsewhere(self, library: str) -> dict[str, Any]:
-        """What acts, under the names of another library that has it by the same law."""
+        """The active settings, under the names of another library that has the same law for them."""
         return {row.elsewhere[library]: value for row, value in self.acting() if library in row.elsewhere}
 
     def lacking(self, library: str) -> list[str]:

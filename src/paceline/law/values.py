@@ -1,4 +1,4 @@
-"""What a setting may be: refusals of wrong types that name the mend, and a short repr."""
+"""Checks of a setting's type, whose messages name the mend, and a short repr."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -84,7 +84,7 @@ def _require_arguments(one: str, function: Any, arguments: Sequence[str]) -> Non
 
 
 def _mend(value: object, kind: type[int] | type[float]) -> str:
-    """What to write instead, where that is plain."""
+    """The right value, if it is obvious."""
     if value is None:
         return LEAVE
     if isinstance(value, (str, float)):

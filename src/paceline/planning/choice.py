@@ -85,7 +85,7 @@ class Weighed(NamedTuple):
         return Weighed(trees, self.depths[nodes], self.paths[nodes], None)
 
     def sums(self, values: Floats | Bools) -> list[float]:
-        """What these values of all nodes add up to in each draft."""
+        """The sums of these node values in each draft."""
         totals = [0.0, *values.cumsum().tolist()]
         return [totals[end] - totals[end - len(tree.tokens)] for end, tree in zip(self.ends, self.trees, strict=True)]
 

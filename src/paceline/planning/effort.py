@@ -42,7 +42,7 @@ _KNOWN: WeakKeyDictionary[Target, dict[tuple[str, ...], Effort]] = WeakKeyDictio
 
 
 def effort_of(target: Target, drafter: Drafter) -> Effort:
-    """What is known of this method on this target; of a drafter that no spec made, nothing yet."""
+    """The known effort of this method on this target; empty for a drafter that no spec made."""
     if not drafter.spec:
         return Effort()
     key = drafter.spec, *(model.name for model in drafter.models)

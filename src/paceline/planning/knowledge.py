@@ -1,4 +1,4 @@
-"""What the adaptive planner knows of drafts and of time, and how it learns from rounds.
+"""The knowledge of the adaptive planner about drafts and time, and how it learns from rounds.
 
 Rounds are judged by their drafts: the expensive part of a drafter by what it brought beyond the cheap part, and all
 drafting by what it brought beyond plain rounds. What is not worth its time is left out for a while (`backoff`).

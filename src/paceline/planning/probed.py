@@ -39,7 +39,7 @@ CONTEXT = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What is stored: the timings, and what they hold for."""
+    """The stored timings, and the setup that they hold for."""
 
     setup: Setup
     kernels: str

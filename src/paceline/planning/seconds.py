@@ -61,7 +61,7 @@ class SizeClasses:
         self.put(size, before + share * (rows - before), weight, rounds, now)
 
     def put(self, size: int, rows: float, weight: float, rounds: float, now: int = 0) -> None:
-        """What is known of a size."""
+        """Set the record of a size."""
         self._table[:, size] = rows, weight, rounds, now
         self.known |= rounds >= TRUSTED
 

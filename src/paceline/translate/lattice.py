@@ -56,7 +56,7 @@ class Habit:
             self.places += 1
             if token != next(expected, None):
                 self.left += 1
-                return  # what follows is cut otherwise, too
+                return  # the rest is cut otherwise, too
 
 
 def canonical(spellings: Spellings, window: bytes, data: bytes) -> list[int]:

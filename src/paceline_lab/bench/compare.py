@@ -36,7 +36,7 @@ FEW = 6
 """With fewer prompts than these, methods that are not told apart may still differ by much."""
 TOO_FEW = "too few prompts to decide"
 TEXT = ["entry", "prompt", "turn"]
-"""What a text in one run has in common with its counterpart in another."""
+"""The fields in which a text of one run equals its counterpart in another."""
 WHICH_TEXTS = ("methods", "peers", "limit", "tasks", "langs", "repeat")
 """Parts of a recipe that say which texts there are, not what is in them."""
 SAME_TEXT = ("the model's fingerprint", "the model's dtype", "temperature", "seed", "ignore_eos", "rule")
@@ -44,7 +44,7 @@ SAME_TEXT = ("the model's fingerprint", "the model's dtype", "temperature", "see
 
 
 class RatioName(StrEnum):
-    """What a ratio is called."""
+    """The verdict on a ratio."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -243,7 +243,7 @@ def across(runs: Sequence[Run], plain: str | None = None) -> list[Between]:
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """What a run was made of, by names in words: model, recipe, and where it was begun."""
+    """The conditions of a run, by names in words: model, recipe, and where it was begun."""
     about, first = run.about, next(iter(run.about.sittings), {})
     git = first.get("git") or {}
     return {

@@ -1,4 +1,4 @@
-"""What an early exit would have foreseen of a text: at each place where a draft ended, the rank of the token that came.
+"""How well an early exit foresees a text: at each place where a draft ended, the rank of the emitted token.
 
 The draft model drafts in turns, so the text and its drafts are the same whatever the exit.
 """

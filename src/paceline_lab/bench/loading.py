@@ -1,4 +1,4 @@
-"""What the start of a program takes, step by step: libraries, the device, the weights, the probe, the first texts.
+"""The seconds of the start of a program, step by step: libraries, the device, the weights, the probe, the first texts.
 
 Nothing heavy is imported here, so that in a fresh process the imports can be timed as well.
 """

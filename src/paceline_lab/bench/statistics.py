@@ -57,7 +57,7 @@ class Estimate:
 
 
 class SpeedVerdict(StrEnum):
-    """What an interval says about something that could be turned on."""
+    """The verdict of an interval on a feature that can be turned on."""
 
     ON = "on"
     OFF = "off"

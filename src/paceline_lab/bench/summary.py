@@ -38,7 +38,7 @@ STALL = 5.0
 PERCENTILES = (50, 90, 99)
 CELL = ["entry", "task", "language"]
 MOMENT = ["unit", "turn", "repeat", "prompt"]
-"""What two texts have in common that are compared."""
+"""The fields in which two compared texts are equal."""
 COLUMNS = {
     **dict.fromkeys((*CELL, "prompt", "verdict"), "str"),
     **dict.fromkeys(("unit", "turn", "repeat", "tokens", "decoded", "flips", "grams", "different"), "int64"),

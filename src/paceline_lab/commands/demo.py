@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class ModelDemo:
-    """What one model showed."""
+    """The result of one model."""
 
     facts: dict[str, Any]
     names: list[str]
@@ -242,7 +242,7 @@ def _print(part: ModelDemo, color: bool) -> None:
 
 
 def _headline(part: ModelDemo) -> str:
-    """What was gained. Faster is what won every comparison, and there were several."""
+    """The gain in words. A method is faster if it won every comparison, and there were several."""
     from paceline_lab.demo import COMPARISONS
 
     found, count = part.found, len(part.found.texts(part.found.base))

@@ -113,7 +113,7 @@ class Raced:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What was found."""
+    """The result."""
 
     raced: Sequence[Raced]
     """Plain decoding first, the method that is judged last."""
@@ -146,7 +146,7 @@ class Advice:
 
     @property
     def chosen(self) -> Raced:
-        """What to use."""
+        """The recommended method."""
         return self.judged if self.verdict is SpeedVerdict.ON else self.without
 
     @property
@@ -193,7 +193,7 @@ class Advisor:
     draft: DraftModel | None
     """None to judge `auto` without one."""
     prompts: Sequence[tuple[str, Ints]]
-    """What to write, by name."""
+    """The prompts, by name."""
     vocabulary: Vocabulary | None = None
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8))
     max_new_tokens: int = TOKENS

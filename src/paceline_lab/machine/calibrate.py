@@ -75,7 +75,7 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """The sizes and lengths to measure."""
 
     max_nodes: int | None = None
     """None for `NODES`, or fewer where larger drafts are too expensive to be worth it."""
@@ -111,7 +111,7 @@ class Calibrator:
     target: Target
     methods: Sequence[Method]
     prompts: Sequence[tuple[str, Ints]]
-    """What to write, by name."""
+    """The prompts, by name."""
     plan: Plan
     progress: Progress = silent
     _texts: float = field(default=1.0, init=False)

@@ -1,4 +1,5 @@
-"""What a round takes when draft and target work at the same time: its parts, each measured by itself, and their law.
+"""The seconds of a round in which draft and target work at the same time: its parts, each measured by itself, and their
+law.
 
 The paper's law (equations 10 and 14) is lower layers + exit + max(upper layers, drafts) + end. Four things are added:
 how much target and draft slow one another down, the share of rounds that nothing was drafted ahead for, what finishing
@@ -275,7 +276,7 @@ class OverlapCell:
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapTrial:
-    """What is written to hold the law against: by which target, from which prompts."""
+    """The texts with which the law is compared: by which target, from which prompts."""
 
     lm: LanguageModel
     prompts: Sequence[Any]

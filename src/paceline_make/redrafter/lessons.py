@@ -1,4 +1,4 @@
-"""What each step of a training learns: rows of labels that are stored, or windows that are labelled there and then."""
+"""The data of each training step: rows of labels that are stored, or windows that are labelled there and then."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PROMPTS, PROMPT, WRITTEN = 12, 40, 64
 
 
 class TrainingOutcome(NamedTuple):
-    """What a head came to."""
+    """The result of a training."""
 
     bytes: int
     positions: int

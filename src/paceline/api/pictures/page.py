@@ -24,7 +24,7 @@ PAGE_STYLE = Path(__file__).with_name("page.css")
 COLORS = 5
 """Of drafters, in the style sheet."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""What a browser lets a page do. All HTML here would do no more without it, the picture in a notebook included."""
+"""The permissions of a page in a browser. No HTML here needs more, the picture in a notebook included."""
 GENERATOR = "Paceline"
 SHOWN_BYTES = 40
 VISIBLE_SIGNS = {code: sign for code, sign in CONTROLS.items() if chr(code) not in "\t\n"} | HALVES
@@ -128,7 +128,7 @@ def _cells(cells: Sequence[Cell], number: Mapping[str, int], before: int) -> str
 
 
 def _about(piece: Piece, before: int) -> str:
-    """What is known of one token, in one line."""
+    """The facts about one token, in one line."""
     shown = piece.text if len(piece.text) <= SHOWN_BYTES else piece.text[:SHOWN_BYTES] + "…"
     spelled = repr(shown) if shown else "no text by itself"
     whose = f"accepted from {piece.source}" if piece.source else WHY_OWN[Kind(piece.kind)]

@@ -71,7 +71,7 @@ class Painter:
         return Text(self._before(cell) + said)
 
     def end(self) -> Text:
-        """What closes the last cell."""
+        """The text that closes the last cell."""
         closing = self.mark(self._open[0]).closing if self._open else ""
         self._open = None
         return Text(closing)
@@ -99,7 +99,7 @@ class Painter:
         return Text("   ").join([*parts, *ended, Text(f"({how})", "dim")])
 
     def caption(self, picture: TokenPicture) -> Text:
-        """What stands under a picture: legend and totals."""
+        """The lines under a picture: legend and totals."""
         totals = [] if picture.totals is None else [Text(summary(picture.totals))]
         return Text("\n").join([self.legend(picture), *totals])
 

@@ -28,7 +28,7 @@ class NetworkDrafter(Drafter):
     @property
     @abstractmethod
     def network(self) -> Network:
-        """What it drafts by; known after `fit`."""
+        """The network that it drafts with; known after `fit`."""
 
     @abstractmethod
     def growth(self, ask: Ask) -> Growth:

@@ -83,7 +83,7 @@ class Growth:
         """Of each node that goes on: the number of its parent among those that went on a level above."""
         self.row = row
         self.kept: Any = None
-        """What the network keeps of the nodes that it read last, in their order: their rows, or recurrent states. So
+        """The network's memory of the nodes that it read last, in their order: their rows, or recurrent states. So
         ``kept[above]`` is what it keeps of the parents of those that go on."""
 
     def __len__(self) -> int:

@@ -122,7 +122,7 @@ class RowNetwork(Network):
         return [state for state, _ in pieces]
 
     def _piece(self, state: ReadText) -> Request | None:
-        """What is read of a long unread text at once; None of a short one, and while a draft grows behind it."""
+        """The next piece of a long unread text; None of a short one, and while a draft grows behind it."""
         if state.begun:
             return None
         unread = state.unread[: max(0, state.known - 1 - state.rows.committed)]

@@ -60,7 +60,7 @@ class Withheld:
 
 
 def withheld_by_generate() -> Withheld:
-    """What the innermost `generate` of this thread keeps to itself."""
+    """The arguments that the innermost `generate` of this thread does not pass on."""
     frame = _frame_of_generate()
     if frame is None:
         raise InputError(

@@ -48,7 +48,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Decoding:
-    """What all rows of a call are written with."""
+    """The settings common to all rows of a call."""
 
     target: Target
     drafter: Drafter

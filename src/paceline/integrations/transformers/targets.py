@@ -45,8 +45,8 @@ class ModelTarget:
 
 
 def _state(model: PreTrainedModel) -> tuple[Any, ...]:
-    """What a target remembers or was probed with: type, place and autocast, the number of tokens, the context, and the
-    modules themselves, which adapters and new embeddings replace."""
+    """The facts on which a target and its probe depend: type, place and autocast, the number of tokens, the context,
+    and the modules themselves, which adapters and new embeddings replace."""
     place = model.device.type
     mixed = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
     config: Any = model.config.get_text_config()

@@ -88,7 +88,7 @@ def join(parent: nn.Module, names: Sequence[str], make: Make) -> bool:
 
 
 def joint_of(layers: Sequence[nn.Module]) -> JointLinear | None:
-    """What computes exactly these layers, in this order, if none of them is hooked or was given another forward."""
+    """The joint layer of exactly these layers, in this order, if none is hooked or has another forward."""
     slices = [layer for layer in layers if isinstance(layer, LinearSlice)]
     together = len(slices) == len(layers) and all(part.joint.slices == slices for part in slices)
     return slices[0].joint if together and not any(is_altered(part) for part in slices) else None

@@ -135,7 +135,8 @@ def _check_bits(name: str, config: Any, bits: int | None, strict: bool) -> None:
 
 
 def _name(model: str | Path) -> str:
-    """What transformers should look up. A path that does not exist is refused before a hub is asked for it."""
+    """The name or path for transformers to look up. A path that does not exist is refused before a hub is asked for
+    it."""
     if not isinstance(model, (str, Path)):
         raise InputError(f"a model is a name, a folder or a loaded transformers model, not {model!r}")
     if model == "":

@@ -30,7 +30,7 @@ def ignore(_: torch.Tensor) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What a forward has to compute for its rows."""
+    """The outputs that a forward computes for its rows."""
 
     want: Want
     logit_rows: torch.Tensor | None = None
@@ -60,7 +60,7 @@ class ForwardJob:
 
     @cached_property
     def want(self) -> Want:
-        """What any of the requests wants; hidden states are computed for all rows or for none."""
+        """The union of the requests' wants; hidden states are computed for all rows or for none."""
         want = NOTHING
         for request in self.requests:
             want = want | request.want

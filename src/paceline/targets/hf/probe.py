@@ -52,9 +52,9 @@ SAME_KERNELS = 0.01
 SAME_OPERATIONS = 0.1
 """The share of it that holds between two paths with the same operations, a few of which may be fused."""
 BROKEN = (RuntimeError, AttributeError, AssertionError)
-"""What a model raises that gets more, or less, than it expects of its cache and attention."""
+"""Errors of a model that gets more, or less, than it expects of its cache and attention."""
 FAILURES = (Unsupported, AssertionError, *UNTESTED_ERRORS)
-"""What ends the probe of a mode."""
+"""Errors that end the probe of a mode."""
 
 USUAL_ROWS = (32, 16, 8, 4, 2, 1)
 """The sizes of forwards that are recorded before the first text, the one that needs most memory first."""

@@ -60,7 +60,8 @@ def _functions(names: dict[str, Any]) -> tuple[dict[str, Any], itemgetter[Any], 
 
 
 class ModelSnapshot:
-    """What paths take from a model besides values: modules, classes, attributes and the addresses of weights.
+    """The properties of a model on which paths depend, besides values: modules, classes, attributes and the addresses
+    of weights.
 
     The memory of the weights is held as long as the snapshot lives: texts that are being written read the old addresses
     where the owner replaces weights. What is compared lies in lists of one kind, which are compared in loops that run

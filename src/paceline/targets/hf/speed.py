@@ -1,4 +1,4 @@
-"""What this processor is fast at, measured: a few products of one linear layer, in some milliseconds.
+"""The fast types of this processor, measured: a few products of one linear layer, in some milliseconds.
 
 Flags of a processor do not say how fast its libraries are, so nothing here looks at them. Some processors compute in
 bfloat16 at twice the speed of float32, others take many times as long; and plain decoding, which waits for memory, is
@@ -37,7 +37,7 @@ LARGEST = 1 << 24
 SLOWER = 1.1
 """A type, or packed weights, are given up if they take this many times as long as the alternative."""
 FAVOUR = 0.7
-"""What a compiled product's time counts: the forward around it saves more than can be timed with one product."""
+"""The weight of a compiled product's time: the forward around it saves more than can be timed with one product."""
 SMALL_MODEL_PARAMETERS = 10_000_000
 """Models of fewer parameters are fast enough in any type."""
 FOLDER = "kernels"
@@ -71,7 +71,7 @@ def _seconds(layer: Layer, rows: torch.Tensor, clock: Callable[[], float]) -> fl
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """What is stored: a ratio of times, what of, and the libraries that it holds for."""
+    """A stored ratio of times, with its subject and the libraries that it holds for."""
 
     of: str
     versions: Mapping[str, str]

@@ -74,7 +74,7 @@ class HFTarget(Target):
         self.eos = self.generation.eos
         self.limits = Reach()
         self.note: str | None = None
-        """What a user should know of how it was loaded."""
+        """A note for the user about how it was loaded."""
         self.switch = Switch.of(config)
         self._own = OwnForward(model, self.switch, mode)
         self.refused_modes: dict[Mode, str] = {}

@@ -142,7 +142,7 @@ class LlamaModel(TextReader):
 
 @cache
 def _silent() -> Any:
-    """What llama.cpp calls with its messages. It keeps no reference, so one is kept here."""
+    """The callback for llama.cpp's messages. It keeps no reference, so one is kept here."""
     import llama_cpp
 
     return llama_cpp.llama_log_callback(lambda level, text, data: None)

@@ -151,7 +151,7 @@ class Paged(TextReader):
 
 
 def properties(kind: str) -> dict[str, Any]:
-    """What the processor's plugin is asked for."""
+    """The configuration of the processor's plugin."""
     return {"INFERENCE_NUM_THREADS": torch.get_num_threads()} | (EXACT if kind == "float32" else {})
 
 

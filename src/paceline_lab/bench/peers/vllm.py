@@ -32,10 +32,10 @@ from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Writ
 
 PYTHON = "PACELINE_VLLM"
 PACKAGE = Path(paceline.__file__).parent
-"""What drafts in vLLM, for an environment that does not have it."""
+"""The package that drafts in vLLM, for an environment that does not have it."""
 ENGINE = Path(__file__).with_name("vllm_engine.py")
 FIND = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
-"""What a Python runs to say by its exit code whether it has vLLM; to import that takes seconds."""
+"""The code by whose exit code a Python says whether it has vLLM; importing it would take seconds."""
 CONTEXT = 4096
 """The longest context: vLLM allocates the rows of a whole one at the start."""
 DTYPES = "float32", "bfloat16", "float16"
@@ -229,7 +229,7 @@ def make(name: str, terms: Terms) -> TextContestant:
 
 
 def _speculative(name: str, terms: Terms) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What drafts, as vLLM's engine takes it and as readers do."""
+    """The drafter, as vLLM's engine takes it and in words."""
     count = terms.whole("tokens", terms.draft_tokens or Lookup.nodes, MOST)
     config: dict[str, Any] = {"method": name.removeprefix("vllm-"), "num_speculative_tokens": count}
     if name == "vllm-ngram":

@@ -1,4 +1,4 @@
-"""What the peers of a run share: the weights of the target and of its draft models, each copied once.
+"""The weights that the peers of a run share: those of the target and of its draft models, each copied once.
 
 A target that is loaded by name has its weights arranged for our own kernels; other libraries want them in ordinary
 layers, or in a folder that they load themselves.
@@ -156,7 +156,7 @@ class PeerWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a peer is made from."""
+    """The parts from which a peer is made."""
 
     name: str
     """The spec, by which tables call it."""

@@ -79,7 +79,7 @@ def _pieces(record: Record) -> Iterator[Piece]:
 
 
 def figures_of(summary: Summary, text: int) -> str:
-    """What is said of one text, by its number in the run."""
+    """The caption of one text, by its number in the run."""
     record, row = summary.run.records[text], summary.texts.loc[text]
     said = [counted(len(record.tokens), "token")]
     if row.rounds > 0:
@@ -140,7 +140,7 @@ def typical(summary: Summary) -> list[int]:
 
 
 def quoted(summary: Summary, prompt: str, turn: int) -> list[Block]:
-    """What was asked, where the run still has it."""
+    """The prompt, if the run still has it."""
     known = summary.run.prompts.get(prompt)
     if known is None:
         return []

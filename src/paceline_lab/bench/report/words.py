@@ -149,7 +149,7 @@ def with_interval(found: Estimate) -> str:
 
 
 def headline(summary: Summary) -> str:
-    """What was found, in a sentence, good news or bad."""
+    """The result in a sentence, good news or bad."""
     model = model_name(summary)
     if not summary.run.records:
         return f"Nothing has been written yet on {model}."
@@ -189,7 +189,7 @@ def _best(summary: Summary) -> str:
 
 
 def second_sentences(summary: Summary) -> str:
-    """What qualifies the headline: the fastest method, a faster peer, the other way to take a mean, and what the
+    """Qualifications of the headline: the fastest method, a faster peer, the other way to take a mean, and what the
     numbers were taken on."""
     said = [_best(summary)]
     main, peer = main_of(summary), best_of(summary, ours=False)

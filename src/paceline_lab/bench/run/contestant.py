@@ -62,7 +62,7 @@ class Written:
     """Drafted tokens that were scored, and those that were accepted, of another library that counts them."""
     accepted: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    """What another library publishes of the text, by its own names."""
+    """Another library's metrics of the text, by its own names."""
     sources: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     seconds_prefill: float | None = None

@@ -238,7 +238,7 @@ def planner_of(named: str | None, drafter: Drafter) -> str:
 
 
 def written(session: Session, deliveries: list[tuple[int, float]]) -> Written:
-    """What a session knows of its text."""
+    """The record of a session's text."""
     dice, first = session.dice, session.context.prompt_length
     flips = dice.flips if isinstance(dice, FollowingDice) else []
     return Written(

@@ -126,7 +126,7 @@ class Referee:
         write_about(self.run)
 
     def units(self) -> Iterator[tuple[Prompt, ...]]:
-        """What is written at a time: a prompt, or as many as make a batch, or all of them where prompts arrive."""
+        """The units of writing: a prompt, or as many as make a batch, or all of them if prompts arrive."""
         prompts = self.workload.prompts
         size = len(prompts) if self.conditions.qps is not None else self.conditions.batch
         yield from (prompts[start : start + size] for start in range(0, len(prompts), max(1, size)))

@@ -49,7 +49,8 @@ TRIAL = 2
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What is written and by whom, by the names of the flags of ``bench run``. A run goes on only with equal ones."""
+    """The workload and its contestants, by the names of the flags of ``bench run``. A run goes on only with equal
+    ones."""
 
     suite: str
     tasks: list[str] | None = None

@@ -31,14 +31,14 @@ MULTI, ENGLISH = "multi-spec-bench", "en"
 NATURAL = {"de": "German", "fr": "French", "es": "Spanish", "zh": "Chinese", "vi": "Vietnamese", "en": "English"}
 """How HumanEval-XL names its files."""
 SQUAD = {"fr": ("squad_fr/squad_fr.json", "squad_fr.json"), "ja": ("jsquad/valid-v1.1.json", "jsquad.json")}
-"""What takes XQuAD's place in languages that it lacks; both have its form."""
+"""Substitutes for XQuAD in languages that it lacks; both have its form."""
 WIKITEXT = ("wikitext/wiki.test.raw", "wikitext/wiki.test.tokens", "wikitext/wikitext.txt")
 SHORT = 80
 """Characters of wikitext below which a line is a heading or a stray."""
 
 
 class Item(NamedTuple):
-    """What is asked, and what it is called in its source."""
+    """A question, and its name in its source."""
 
     identity: str
     turns: tuple[str, ...]

@@ -215,7 +215,7 @@ def _timers(
 
 
 def _share(parts: Mapping[str, float]) -> dict[str, float]:
-    """What drafting and reading are of the round they make with the forward, where there is one."""
+    """The shares of drafting and reading in the round, if there is a forward."""
     if "forward" not in parts:
         return {}
     beside = parts["draft"] + parts["read"]

@@ -1,4 +1,4 @@
-"""What the engine costs: its speed against that of transformers' own generation, which writes the same text.
+"""The cost of the engine: its speed against that of transformers' own generation, which writes the same text.
 
 Three contestants write with the same weights: ours, as Paceline loads a model; theirs, transformers' `generate` on
 ordinary layers; inside, our loop in that `generate`, on the same model. All are greedy and go on past any end of

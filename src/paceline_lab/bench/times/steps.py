@@ -20,11 +20,11 @@ class TimedLine:
     """A line of a table of times."""
 
     facts: Facts
-    """What was timed, by column."""
+    """The conditions of the timing, by column."""
     milliseconds: Mapping[str, float]
     """Medians, by part."""
     figures: Facts = field(default_factory=dict)
-    """What else was found of it."""
+    """Further results."""
 
     def about(self, **facts: Any) -> Self:
         """The same line of a larger table, which needs more facts."""

@@ -107,7 +107,7 @@ def _speed_up(summary: Summary, entry: str, task: str | None, best: Sequence[str
 
 
 def _overall(summary: Summary, entry: str, last: bool) -> tuple[str, ...]:
-    """What is not by task stands beside the last columns."""
+    """Values that are not by task are beside the last columns."""
     figures = summary.figures(entry)
     assert figures is not None, "only of entries that wrote something"
     rate, per_round = figures.tokens_per_second, figures.tokens_per_round

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         return _list(options)
     from paceline_lab.bench.suites import as_lines, open_suite
 
-    check_output(options.out)  # what is there is never replaced
+    check_output(options.out)  # an existing file is never replaced
     workload = open_suite(
         options.suite, data=options.data, languages=options.langs, tasks=options.tasks, limit=options.limit
     )

@@ -33,7 +33,7 @@ RAW = Outlook(Sampling(), 0)
 
 @dataclass(frozen=True)
 class Expected:
-    """What may follow a row: bytes and their weights. No bytes are the end of the text."""
+    """The possible continuations of a row: bytes and their weights. No bytes are the end of the text."""
 
     pieces: Sequence[tuple[bytes, float]]
 
@@ -52,7 +52,7 @@ class Expected:
         return cls(pieces)
 
     def behind(self, pending: bytes) -> list[tuple[bytes, float]]:
-        """What may follow these bytes, if the token goes on behind them."""
+        """The possible continuations of these bytes, if the token goes on behind them."""
         if not pending:
             return list(self.pieces)
         cut = len(pending)
@@ -81,7 +81,7 @@ class Tip:
     pending: bytes = b""
     """Its bytes behind that row."""
     expected: Expected | None = None
-    """What may follow the row; None while ``feed`` must be read first."""
+    """The possible continuations of the row; None while ``feed`` must be read first."""
     feed: tuple[int, ...] = ()
 
 

@@ -244,7 +244,7 @@ class Mirror(Drafter):
         state.process, state.known = process, len(state.context)
 
     def _lost(self, why: object) -> DrafterError:
-        """What ends the drafts of a text: with it the text has no more of this method's costs."""
+        """The error that ends the drafts of a text: with it the text has no more of this method's costs."""
         error = failure(self, f"has lost the process of its draft model ({why})")
         error.own = False  # the system ended it, or its user
         return error

@@ -1,4 +1,4 @@
-"""What a text's process and the process that drafts for it say to one another: JSON, which the standard library's
+"""Messages between a text's process and the process that drafts for it: JSON, which the standard library's
 `Connection` carries message by message.
 
 Nothing is unpickled. What does not fit is `Mangled`, and its receiver trusts the other side no more.
@@ -185,7 +185,7 @@ class Window:
     ready: int = -1
     forwards: int = 0
     drafted: int = 0
-    """What the draft model did since the last window: forwards, and tokens, also those of other outcomes."""
+    """The work of the draft model since the last window: forwards, and tokens, also those of other outcomes."""
 
     def said(self) -> Said:
         tree = self.tree

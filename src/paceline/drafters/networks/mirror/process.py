@@ -58,7 +58,7 @@ class Lost(Exception):
 
 @dataclass(eq=False)
 class _Inbox:
-    """What the process said and nothing has read yet."""
+    """Messages of the process that were not read yet."""
 
     news: threading.Condition = field(default_factory=threading.Condition)
     texts: set[int] = field(default_factory=set)
@@ -69,7 +69,7 @@ class _Inbox:
     """Whether a text has waited in vain since the last window: then none waits."""
     facts: Said | None = None
     taught: dict[int, str | None] = field(default_factory=dict)
-    """What it said to a tokenizer, by the number of the question."""
+    """Its answers about a tokenizer, by the number of the question."""
     lost: str = ""
     """Why there is no process any more, once that is so."""
     heard: float = 0.0
@@ -156,7 +156,7 @@ class DraftProcess:
             raise
 
     def _introduced(self, place: DraftPlace) -> dict[str, Any]:
-        """What it says of its model once that is loaded."""
+        """Its report about the model, once that is loaded."""
         inbox = self._inbox
         with inbox.news:
             inbox.news.wait_for(lambda: inbox.facts is not None or inbox.lost, LOADING)

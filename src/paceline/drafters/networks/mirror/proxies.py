@@ -74,7 +74,7 @@ def outcomes(
 def choices(
     logits: torch.Tensor, tree: DraftTree, context: Context, outlook: Outlook, *, shared: bool
 ) -> Iterator[tuple[Ints, Floats]]:
-    """What the target is likely to choose behind the root and each node, best first, with log-probabilities of that."""
+    """The likely choices of the target behind the root and each node, best first, with their log-probabilities."""
     best, columns = (part.cpu().numpy() for part in _best(logits))
     for row, node in enumerate(range(ROOT, len(tree))):
         text = context.extended(tree.tokens[tree.path(node)])

@@ -148,8 +148,8 @@ class Worker:
 def facts_of(
     context: Context, vocab_size: int, shape: DraftShape, source: str, *, foreign: str = "", translate: str = ""
 ) -> dict[str, Any]:
-    """What another process needs to draft for a text. ``foreign`` is the fingerprint of the target's tokenizer where
-    the draft model has another one. Under the rejection rule it drafts by probability alone (see `messages`)."""
+    """The data that another process needs to draft for a text. ``foreign`` is the fingerprint of the target's tokenizer
+    where the draft model has another one. Under the rejection rule it drafts by probability alone (see `messages`)."""
     return {
         "sampling": context.sampling.packed(),
         "sample": context.noise.sample,

@@ -39,7 +39,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """What a configuration says besides the weights."""
+    """The configuration beside the weights."""
 
     shape: HeadShape
     target: str = ""

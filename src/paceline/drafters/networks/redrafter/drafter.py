@@ -166,7 +166,7 @@ class ReDrafter(Drafter):
     def _asked_for(
         self, asks: Sequence[Ask], noises: Sequence[SharedNoise | None]
     ) -> tuple[torch.Tensor, SearchShape, Adjusting | None]:
-        """What the search must know of the texts, sent in one copy, and what changes their logits."""
+        """The inputs of the search, sent in one copy, and the settings that change logits."""
         import torch
 
         from paceline.drafters.networks.redrafter.search import SearchInputs

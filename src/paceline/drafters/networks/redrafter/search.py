@@ -41,7 +41,7 @@ these."""
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """What was chosen on one level, ``[texts, width]`` each: tokens, the beams of the level above, scores given the
+    """The choices of one level, ``[texts, width]`` each: tokens, the beams of the level above, scores given the
     beam, scores of the path, and whether the beam ends here."""
 
     tokens: torch.Tensor
@@ -53,7 +53,7 @@ class Level:
 
 @dataclass(frozen=True)
 class SearchShape:
-    """What searches have in common that one recording serves."""
+    """The properties that searches must share to use one recording."""
 
     length: int
     width: int
@@ -64,7 +64,7 @@ class SearchShape:
 
 
 class SearchInputs:
-    """What a search must know of its texts, as numbers on its device: roots, depths, ends, and how tokens are drawn."""
+    """The inputs of a search, as numbers on its device: roots, depths, ends, and how tokens are drawn."""
 
     def __init__(self, numbers: torch.Tensor, shape: SearchShape) -> None:
         self.roots, self.depths = numbers[:, :1], numbers[:, 1:2]
@@ -170,7 +170,7 @@ class BeamSearch:
         return Level(tokens, numbers // count, own, values, ended), at.view(texts, -1).gather(1, numbers)
 
     def law(self, text: int, place: int) -> Distribution:
-        """What the token at a place was drawn from."""
+        """The distribution that the token at a place was drawn from."""
         ids, logs = (each[text, 0].numpy(force=True) for each in self._laws[place])
         possible = np.flatnonzero(np.exp(logs) > 0)
         order = possible[np.argsort(ids[possible])]

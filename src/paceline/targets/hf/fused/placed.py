@@ -1,4 +1,4 @@
-"""What a forward reads, by its address: a model's weights, its rows, and memory to work in."""
+"""The inputs of a forward, by address: a model's weights, its rows, and memory to work in."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class _Product:
                 self._store(sums[place][other], builder.add(number, long(other)), builder.add(row, long(place)))
 
     def _ahead(self, begin: Any, row: Any, count: int, part: int) -> Any:
-        """What a tile asks for: its share of the memory behind the outputs that stand together."""
+        """The address that a tile prefetches: its share of the memory behind the adjacent outputs."""
         builder = self._builder
         parts = OUTPUTS // self._kind.SPLIT[count]
         before = builder.mul(builder.lshr(row, long(2)), long(parts)) if count == 4 else self._number[count]

@@ -67,7 +67,7 @@ class Tile(ABC):
     SCALED: ClassVar[bool]
     """Whether sums are whole numbers, to be scaled."""
     CACHE: ClassVar[int] = NEAREST
-    """What is asked for comes into this one."""
+    """The cache level into which data is prefetched."""
 
     def __init__(self, builder: Any, count: int, outputs: int) -> None:
         self.builder, self.count, self.outputs = builder, count, outputs

@@ -1,4 +1,5 @@
-"""What numba's Python does not say: memory by its address, bits of floats, atomic counters, LLVM's own functions."""
+"""Operations that numba's Python lacks: memory by its address, bits of floats, atomic counters, LLVM's own
+functions."""
 
 from __future__ import annotations
 

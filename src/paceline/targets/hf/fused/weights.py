@@ -31,7 +31,7 @@ PAGE = 1 << 21
 
 
 class WeightKind(NamedTuple):
-    """What weights consist of, and the function that computes with them."""
+    """The parts of weights, and the function that computes with them."""
 
     name: str
     form: int

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from paceline.targets.hf.fused.weights import Weights
 
 ZERO = 128
-"""What stands for zero where rows are unsigned."""
+"""The value of zero in unsigned rows."""
 LARGEST_INT8 = 127
 """The largest value of a row."""
 FARTHEST = 128
@@ -43,7 +43,7 @@ SHOWN = 150
 TIMED = (1024, 8192)
 """Inputs and outputs of the weight that kernels are timed with."""
 FAILS = (RuntimeError, AttributeError, NotImplementedError)
-"""What torch raises where it has no such kernel for this processor."""
+"""The errors of torch if it has no such kernel for this processor."""
 
 
 class Product(ABC):

@@ -156,7 +156,7 @@ def coarse(heads: torch.Tensor) -> torch.Tensor:
 
 
 def coarseness(size: int) -> float:
-    """What the power of two below the largest value of a head is multiplied with to round the head, by `_rounded`."""
+    """The factor of the power of two below a head's largest value with which `_rounded` rounds the head."""
     bits = (FLOAT_BITS - math.ceil(math.log2(size))) // 2
     return float(1.5 * 2.0 ** (FLOAT_BITS - bits))
 
