@@ -42,7 +42,7 @@ class Panel:
     level: float | None = None
     """A dashed line at this height."""
     names: Sequence[str] = ()
-    """What stands at 0, 1, 2 and so on across, instead of numbers."""
+    """The labels at 0, 1, 2 and so on across, instead of numbers."""
 
 
 def curves(

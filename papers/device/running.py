@@ -44,9 +44,9 @@ class Part:
     command: Sequence[str]
     """Arguments of this Python."""
     words: Callable[[Sequence[Finding]], str]
-    """What it found, in a few words."""
+    """Its result, in a few words."""
     seconds: float = 30.0
-    """About what it takes on a large GPU: its share of the time."""
+    """About its seconds on a large GPU: its share of the time."""
     read: Callable[[str], list[Finding]] = findings_of
     """Standard output -> findings."""
     obstacle: str = ""
@@ -61,7 +61,7 @@ class Part:
         return self.name.partition(" ")[0]
 
     def said(self, found: Sequence[Finding]) -> str:
-        """What it found, in a few words; a part that says something else than it should ends no other part."""
+        """Its result, in a few words; a part whose words fail ends no other part."""
         try:
             return self.words(found) if found else ""
         except UNREADABLE as error:
@@ -70,7 +70,7 @@ class Part:
 
 @dataclass
 class Kept:
-    """What is known of a part."""
+    """The state of a part."""
 
     state: str
     why: str = ""
@@ -108,7 +108,7 @@ class Record:
 
 
 def here() -> dict[str, str]:
-    """What a number must say of the machine and the code that it was measured on."""
+    """The machine and the code that a number was measured on."""
     found = sitting()
     machine, versions, git = found["machine"], found["versions"], found["git"] or {}
     commit = f"{git.get('commit')}{' with changes' if git.get('changed') else ''}" if git else "no checkout"

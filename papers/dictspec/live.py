@@ -52,7 +52,7 @@ Runs = Mapping[str, Mapping[str, Run]]
 
 
 def engine_of(given: Given, folder: str, way: str, dictionary: Path | None) -> dict[str, Any]:
-    """What vLLM is made with."""
+    """The arguments of vLLM."""
     engine: dict[str, Any] = {"model": folder, "dtype": given.dtype, "seed": 0, "max_num_seqs": given.batch}
     engine |= {"max_model_len": given.context, "enforce_eager": True, "disable_log_stats": False}
     if way == NGRAM:

@@ -1,4 +1,4 @@
-"""What the DictSpec paper reports, and the names that its tokenizers have elsewhere."""
+"""The numbers of the DictSpec paper, and the names that its tokenizers have elsewhere."""
 
 from __future__ import annotations
 

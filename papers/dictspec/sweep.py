@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 TOKENIZERS = ("mistral-v3", "mistral-nemo-tekken", "llama3", "qwen2-2.5-3", "gpt2")
 LANGUAGES = ("uk", "crh-Cyrl", "crh-Latn")
-"""What is taken from the data folder where nothing is named: the paper's languages, and five tokenizers as it has."""
+"""The defaults from the data folder: the paper's languages, and five tokenizers, as many as the paper has."""
 SETTINGS = "settings.json"
 Pair = tuple[str, str]
 

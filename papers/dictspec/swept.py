@@ -1,4 +1,4 @@
-"""What a sweep says: Tables 2 and 4 and Figures 1 to 3. Each reads the folder that `sweep` made."""
+"""The results of a sweep: Tables 2 and 4 and Figures 1 to 3. Each reads the folder that `sweep` made."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ Runs = Mapping[float, Summary]
 
 
 def methods(lab: Lab) -> dict[str, str]:
-    """What drafts, by name: mirror first, then vanilla speculative decoding."""
+    """The methods, by name: mirror first, then vanilla speculative decoding."""
     given, both = lab.given, two(lab.given, lab.given.draft, lab.given.gamma)
     found = {MIRROR: both.mirror, VANILLA: both.vanilla} | {rival: rival for rival in given.rivals}
     try:

@@ -1,4 +1,4 @@
-"""What calibrations find: Table 14 and Figures 2, 5 and 6."""
+"""The results of calibrations: Table 14 and Figures 2, 5 and 6."""
 
 from __future__ import annotations
 

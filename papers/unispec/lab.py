@@ -1,4 +1,4 @@
-"""What the items of the UniSpec paper share: calibrations and races that are kept in a folder, and what stands beside.
+"""Shared by the items of the UniSpec paper: calibrations and races kept in a folder, and the methods to compare with.
 
 Every table has the paper's method as it was published (`unispec:paper`). Beside it stand the same method with the
 shared noise, where texts are sampled, so that what the noise adds is seen; our `unispec`; and `auto`. Tables 14 and 15
@@ -167,7 +167,7 @@ class SizesLab(Lab):
         return sized(self.method, self.size())
 
     def beside(self, temperature: float | None = None) -> list[str]:
-        """What stands beside the method that is looked at, at the calibrated sizes."""
+        """The methods to compare the item's method with, at the calibrated sizes."""
         warm = (self.temperature if temperature is None else temperature) > 0
         found = [sized(shared(self.method), self.size())] if warm and published(self.method) else []
         own = [sized(OWN, self.size(OWN))] if self.method != OWN else []

@@ -153,8 +153,8 @@ def shown(
     contestants = [DemoMethod(name, lm, settings) for name, settings in methods.items()]
     race = Race(contestants=contestants, clock=time.perf_counter, progress=progress)
     for count in (WARM_UP, TRIED):
-        for who in contestants:
-            who.begin()
+        for contestant in contestants:
+            contestant.begin()
         tried = race.heat(DemoTask(prompts[0], count), 0, 0)
     left = end - time.monotonic()
     fitting = int(min(tokens, max(least, _fitting(tried, left / len(prompts)))))

@@ -204,7 +204,7 @@ class Parser(argparse.ArgumentParser):
     def add_threads(self) -> None:
         self.argument("--threads", "N", "threads of torch (default: as torch chooses)", int)
 
-    # what is printed
+    # printing
 
     def add_pictures(self) -> None:
         """Whether to show where tokens came from."""

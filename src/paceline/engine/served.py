@@ -80,7 +80,7 @@ class Served:
         failed: Callable[[Exception, ServedText | None], None] = raised,
     ) -> None:
         """``depth`` is the most tokens in a row that the host takes, and ``trees`` whether it takes more than chains.
-        ``failed`` hears of errors, and of the text that is left alone from then on, if it is one text's."""
+        ``failed`` is called with errors, and with the text that is left alone from then on, if it is one text's."""
         self.drafter, self.planner = drafter, planner
         self._depth, self._trees, self._failed = depth, trees, failed
         self._reads = drafter.needs.top > 0

@@ -342,7 +342,7 @@ class Target(ABC):
         return function(*given)
 
     def reach(self, position: int) -> Reach:
-        """What may be drafted behind a root at ``position``."""
+        """The drafts that are possible behind a root at ``position``."""
         return Reach()
 
     def prefill_size(self, length: int) -> int:

@@ -31,7 +31,7 @@ ELSEWHERE = "so it is computed on the CPU"
 
 @dataclass(frozen=True)
 class WantedDevice:
-    """What was asked for: a device, or the fastest."""
+    """The requested device, or the fastest."""
 
     device: torch.device | None
     """None where it is chosen here."""
@@ -59,7 +59,7 @@ class WantedDevice:
 
 
 def asked(given: str | int | torch.device | None) -> WantedDevice:
-    """What an argument asks for, or else ``PACELINE_DEVICE``, or else the fastest device."""
+    """The device of an argument, or else ``PACELINE_DEVICE``, or else the fastest device."""
     if given is not None:
         return WantedDevice(None if given == AUTO else _named(given, f"device {str(given)!r}"))
     named = os.environ.get(VARIABLE) or AUTO

@@ -92,8 +92,8 @@ class Corpus:
         """Keep the results of a complete reading."""
         if not log.has_word:
             names = [source.name for source in self.sources]
-            who = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more sources are"
-            raise InputError(f"{who} without a single word; give a corpus that has some text")
+            empty = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more sources are"
+            raise InputError(f"{empty} without a single word; give a corpus that has some text")
         self.fingerprint, self.notes = log.fingerprint, log.notes
         self.bytes, self.documents = log.bytes, log.documents
 

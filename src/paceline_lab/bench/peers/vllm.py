@@ -54,7 +54,7 @@ class Engine:
         """``engine`` is what vLLM's ``LLM`` is made with. `Missing` where it does not start."""
         leaving = ExitStack()
         place = Path(leaving.enter_context(tempfile.TemporaryDirectory()))
-        (place / PACKAGE.name).symlink_to(PACKAGE)  # what lies beside it is for another environment
+        (place / PACKAGE.name).symlink_to(PACKAGE)  # the folders beside it are for another environment
         room = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
         environment = {**os.environ, "PYTHONPATH": str(place), "VLLM_CPU_KVCACHE_SPACE": room}
         if threads is not None:
@@ -200,7 +200,7 @@ def check_installed(name: str, options: Mapping[str, str]) -> None:
     except OSError as error:
         raise Missing(f"vLLM's Python {python} does not start: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        lacks = 0  # what it lacks will be seen when it starts
+        lacks = 0  # missing packages will be reported when it starts
     if lacks:
         raise Missing(f"vLLM is not installed in the environment of {python}; 'pip install vllm' there")
 

@@ -155,8 +155,8 @@ class Together:
     their tokens count as decoding, for any of the texts.
     """
 
-    def __init__(self, who: Ours, jobs: Sequence[Job], clock: Clock) -> None:
-        self._who, self._clock = who, clock
+    def __init__(self, contestant: Ours, jobs: Sequence[Job], clock: Clock) -> None:
+        self._contestant, self._clock = contestant, clock
         self._guests = [Guest(job) for job in jobs]
         self._seated: dict[Session, Guest] = {}
         self._busy = self._apart = 0.0
@@ -165,7 +165,7 @@ class Together:
         """Write each text from its arrival on, as soon as there is a seat."""
         coming, started, before = deque(self._guests), self._clock(), 0.0
         try:
-            with Batch(self._who.target, at_once=at_once) as batch:
+            with Batch(self._contestant.target, at_once=at_once) as batch:
                 while coming or self._seated:
                     now = self._clock() - started
                     while coming and coming[0].job.arrives <= now and len(self._seated) < at_once:
@@ -184,7 +184,7 @@ class Together:
         return [self._written(guest) for guest in self._guests]
 
     def _seat(self, guest: Guest, now: float) -> Session:
-        guest.joined, guest.session = now, self._who.session(guest.job)
+        guest.joined, guest.session = now, self._contestant.session(guest.job)
         self._seated[guest.session] = guest
         return guest.session
 

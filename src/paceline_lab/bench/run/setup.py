@@ -171,8 +171,8 @@ def opened(
         progress("asking other libraries", 0, 0)
         peers, missing = _peers(options, lm, how.draft_model, conditions)
         contestants += peers
-        for who in contestants:
-            leaving.callback(who.close)
+        for contestant in contestants:
+            leaving.callback(contestant.close)
         gauges: dict[str, Gauge] = {"peak": Peak(torch.device(target.device))}
         meter, metering = _meter(energy, watts, target.device)
         if meter is not None:
@@ -181,7 +181,9 @@ def opened(
         about = About(
             recipe=asdict(options) | {"follow": conditions.follow},
             model=described(target) | {"ballast": shape(target.name) if BALLAST_MARK in target.name else None},
-            entries=[{"name": who.name, "ours": who.ours, **who.facts()} for who in contestants],
+            entries=[
+                {"name": contestant.name, "ours": contestant.ours, **contestant.facts()} for contestant in contestants
+            ],
             workload=_described(workload, conditions),
             missing=missing,
             energy=metering,

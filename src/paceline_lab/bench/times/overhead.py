@@ -137,9 +137,9 @@ def contests(
         ]
         race = Race(contestants=contestants, doing=f"{method}, ", progress=progress)
         with ExitStack() as leaving:
-            for who, name in zip(contestants, NAMES, strict=True):
-                leaving.callback(who.close)
-                who.name = name
+            for contestant, name in zip(contestants, NAMES, strict=True):
+                leaving.callback(contestant.close)
+                contestant.name = name
             heats = list(map(alone, race.run(works, passes=passes, warm_up=works)))
-            facts = {who.name: who.facts() for who in contestants}
+            facts = {contestant.name: contestant.facts() for contestant in contestants}
         yield Contest(heats, THEIRS, method, facts)

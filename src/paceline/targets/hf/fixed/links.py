@@ -40,7 +40,7 @@ NEAR = 0.05
 
 @dataclass(frozen=True)
 class LinkShape:
-    """What all drafts by a recording have in common."""
+    """The properties that all drafts by a recording share."""
 
     first: ForwardShape
     size: int | None
@@ -133,7 +133,7 @@ class Links:
             following(pass_by)
 
     def read(self, chains: Sequence[Chain], job: ForwardJob) -> list[ChainDraft]:
-        """What was drafted; each draft ends behind the first token that nothing follows."""
+        """The drafts; each ends behind the first token that nothing follows."""
         depth = max(chain.depth for chain in chains)
         levels = self.levels(job, depth)
         return [_cut(chain, levels[:, :, number], depth) for number, chain in enumerate(chains)]

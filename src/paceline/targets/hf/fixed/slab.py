@@ -44,7 +44,7 @@ class Slab:
         """Held while buffers move, and by every forward, so that they do not move meanwhile."""
         self._spare = spare
         self.on_move = [on_move] if on_move is not None else []
-        """What is called before buffers move or are given back."""
+        """The callback before buffers move or are given back."""
         self._taken: dict[int, weakref.ref[SlabRows]] = {}
         self._used: set[int] = set()
 

@@ -116,8 +116,8 @@ class Step:
         return Result(logits, taps.hidden)
 
     def found(self, play: Callable[[Leave], Result], job: ForwardJob, hear: OnExit = ignore) -> Found:
-        """What a call of `compute` or of its recording finds for the rows of the job. ``hear`` is called in its middle
-        with their early logits, if any are wanted."""
+        """The result of `compute` or of its recording for the rows of the job. ``hear`` is called in its middle with
+        their early logits, if any are wanted."""
         early = list[torch.Tensor]()
 
         def leave(logits: torch.Tensor) -> Callable[[], None]:
