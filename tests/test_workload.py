@@ -172,7 +172,7 @@ def test_languages_are_those_of_the_files(tmp_path: Path) -> None:
     assert {prompt.language for prompt in suite.prompts} == {"de", "fr"}
     assert any(note.startswith("fr summarization: passages of novel replace") for note in suite.notes)
     assert any(note.startswith("fr code was not built") for note in suite.notes)
-    with pytest.raises(ValueError, match=r"no prompts of what was asked for: es .*was not built"):
+    with pytest.raises(ValueError, match=r"no prompts of the requested tasks and languages: es .*was not built"):
         open_suite("multi-spec-bench", data=tmp_path, languages=["es"], tasks=["rag"])
 
 
@@ -356,7 +356,7 @@ def test_a_limit_thins_every_cell(tmp_path: Path) -> None:
         ("continuation:fr", {"languages": ["fr"]}, "names its languages already; leave --langs out, or write"),
         ("dictspec", {"languages": ["crh"]}, "no language 'crh'.*; there is en, pl, uk, crh-Cyrl, crh-Latn"),
         ("dictspec", {"limit": 0}, "at least 1 prompt per cell, not 0"),
-        ("dictspec", {"languages": []}, "has no prompts of what was asked for"),
+        ("dictspec", {"languages": []}, "has no prompts of the requested tasks and languages"),
         ("prompts", {}, "prompts takes a file: write prompts:FILE"),
         ("replay:nothing.txt", {}, "there is no file nothing.txt, which replay:nothing.txt asks for"),
         ("dictspec", {"data": Path("nowhere")}, "there is no folder nowhere, which --data names"),

@@ -157,7 +157,7 @@ class Parser(argparse.ArgumentParser):
             "--planner",
             "P",
             "how large drafts are: fixed:K, fixed for the method's own size, calibrated for the size that 'paceline "
-            "calibrate' found, or adaptive for what is worth its time in every round, which may be nothing (default: "
+            "calibrate' found, or adaptive for the part that is worth its time in each round, perhaps none (default: "
             "adaptive; fixed for NAME:paper)",
         )
         self.argument("--rule", "RULE", "how drafts are accepted: coupled or rejection (default: coupled)")

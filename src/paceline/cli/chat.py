@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "/reset": "start a new conversation, with another seed unless --seed names one",
-    "/stats": "what the last reply and the conversation took",
+    "/stats": "time and tokens of the last reply and of the conversation",
     "/help": "this list",
-    "/quit": "leave, as the end of the input does",
+    "/quit": "leave; so does the end of the input",
 }
 ASKS = "> "
 

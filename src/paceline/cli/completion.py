@@ -26,7 +26,7 @@ def add(commands: Subparsers) -> None:
         "completion",
         run=run,
         help="complete commands, flags, methods, models and files in your shell",
-        description=f"Prints what a shell needs to complete paceline. The line for its start-up file: {lines}",
+        description=f"Prints a script with which a shell completes paceline. The line for its start-up file: {lines}",
     )
     parser.argument("shell", "SHELL", "bash, zsh or fish", choices=tuple(SHELLS))
 

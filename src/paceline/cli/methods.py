@@ -36,7 +36,7 @@ MORE = "'paceline methods NAME' describes one; docs/methods.md says how each wor
 
 
 def add(commands: Subparsers) -> None:
-    text = "Lists the methods by what they need, or prints all about one: its options, presets, rules and source."
+    text = "Lists the methods by their requirements, or describes one: its options, presets, rules and source."
     parser: Parser = commands.add_parser("methods", run=run, help="list the methods", description=text)
     parser.argument("name", "NAME", "print all about this method; of a+b, about each part", nargs="?")
     parser.add_json()

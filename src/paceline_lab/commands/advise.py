@@ -49,7 +49,7 @@ def add(commands: Subparsers) -> None:
         description=(
             "Plain decoding, the default method auto, and auto with the draft model write texts in turns. The draft "
             "model is on if the 95% interval of its speed over the faster of the others lies above 1, off if it lies "
-            "below, and otherwise makes no difference. Without a draft model the same is said of auto over plain "
+            "below, and otherwise makes no difference. Without a draft model auto is judged in this way over plain "
             "decoding. Before, the draft model's tokens are counted and its rounds timed, which predicts the best of "
             "the fixed lengths from 1 to 6 tokens. Nothing is stored."
         ),

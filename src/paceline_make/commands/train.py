@@ -29,21 +29,23 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "train",
         help="train a small head that drafts for a model",
-        description="Trains draft heads, and says what they cost.",
+        description="Trains draft heads, and measures their cost.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", help="what to do")
     _add_redrafter(actions)
     telling: Parser = actions.add_parser(
         "info",
         run=info,
-        help="describe a head, or what heads of several shapes would cost here",
+        help="describe a head, or the cost of heads of several shapes here",
         description=(
             "Describes the head in a folder. Without one, prints for heads of several shapes their bytes, the time of "
             "a draft on this machine beside a plain forward of the model, and with --data how much of that text a "
             "head with a part of the vocabulary knows."
         ),
     )
-    telling.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="what 'paceline train redrafter' wrote")
+    telling.add_argument(
+        "folder", nargs="?", type=Path, metavar="FOLDER", help="a folder that 'paceline train redrafter' wrote"
+    )
     telling.add_model()
     add_texts(telling, "--data", PASSAGES)
     telling.add_threads()
@@ -57,7 +59,7 @@ def _add_redrafter(actions: Any) -> None:
         help="train a recurrent head for the method redrafter",
         description=(
             "Labels texts with the model's own continuations at every position, and trains a head to predict them. "
-            "The same command goes on with a training that was stopped. Started by torchrun, all processes train one "
+            "The same command continues a training that was stopped. Started by torchrun, all processes train one "
             "head. The folder is then given to the method: --method redrafter:head=DIR."
         ),
     )

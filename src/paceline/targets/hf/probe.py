@@ -208,7 +208,7 @@ def _probe(target: HFTarget) -> str | None:
     expected = _stepwise(target, rows, prefix, line)
     alone = target.own.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :]
     if gap(target, expected, alone):
-        return "a row is not what the model itself finds"
+        return "a row differs from the model's own"
     chain = scored(target, rows, prefix, DraftTree.chain(line))
     if gap(target, chain, expected):
         return "a row changes with how many are scored beside it"
@@ -242,7 +242,7 @@ def _probe_further(target: HFTarget, *, shorten: bool) -> str | None:
             elif shorten and point.switch > PREFIX + DRAFT:
                 target.trust(point.switch)
             else:
-                return f"{FURTHER} {point.switch} a row is not what the model itself finds"
+                return f"{FURTHER} {point.switch} a row differs from the model's own"
     return None
 
 

@@ -38,7 +38,7 @@ PARTS = {
 LATENCY_PARTS = {"first": "until the first token", "later": "from there to the last"}
 BOTH = [(which, f"p{percent}") for which in ("first", "last") for percent in PERCENTILES]
 ABOUT_ROUNDS = (
-    "A round is one call of the model; it brings what was accepted of the draft and one token of the model's own. "
+    "A round is one call of the model; it brings the accepted part of the draft and one token of the model's own. "
     "The line is the mean. Plain decoding brings one token in every round."
 )
 ABOUT_WORDS = (

@@ -37,7 +37,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.argument("runs", "RUN", "run directories; the first is the base", Path, nargs="+")
     parser.argument("--base", "ENTRY", "the entry that speed-ups are over (default: the run's first, plain)")
-    parser.flag("--oracle", "how near each entry came to what the best draft would have given on this device")
+    parser.flag("--oracle", "how near each entry came to the best possible draft on this device")
     parser.add_json()
 
 

@@ -40,7 +40,7 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "run",
         run=run,
-        help="write a suite with several methods in turns and keep everything that happened",
+        help="write a suite with several methods in turns and record every round",
         description=(
             "Writes the prompts of a suite with every method and every other library that is asked for, in turns, and "
             "keeps each text with its rounds and times in a run directory. The same command continues an interrupted "

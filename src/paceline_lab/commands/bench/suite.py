@@ -20,7 +20,7 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "suite",
         run=run,
-        help="list the suites, or show what is in one",
+        help="list the suites, or show the contents of one",
         description=(
             "Lists the suites that 'bench run' writes. With the name of one, builds it from the files here and "
             "prints how many prompts each task has in each language, what could not be built, and which sources "

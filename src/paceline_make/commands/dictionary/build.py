@@ -65,7 +65,7 @@ def _add_counting(parser: Parser) -> None:
     parser.argument("--min-count", "N", "leave rarer n-grams out (default: 1)", int, default=1)
     text = f"consider the N most frequent n-grams of each number of words (default: {NGRAMS})"
     parser.argument("--ngrams", "N", text, int, default=NGRAMS)
-    text = "what counting may take, with --cluster each of its tasks; the rest goes to disk (default: 2GB)"
+    text = "memory for counting, with --cluster for each of its tasks; the rest goes to disk (default: 2GB)"
     parser.argument("--memory", "SIZE", text, default="2GB")
     parser.argument("--threads", "N", "threads of the counting (default: all cores)", int)
     parser.argument("--spill", "DIR", "where counting may use the disk (default: temporary)", Path)

@@ -36,7 +36,7 @@ def add(actions: Subparsers) -> None:
     parser.argument(
         "--tokenizer --model -m",
         "T",
-        "what encodes the text: a folder or name of transformers, or a bundled model (default: the one that the "
+        "the tokenizer: a folder or name of transformers, or a bundled model (default: the one that the "
         f"first dictionary was built for, where it is bundled or in the data folder, or {DEFAULT_MODEL})",
     )
     parser.add_trust()
