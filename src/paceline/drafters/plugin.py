@@ -1,4 +1,4 @@
-"""Methods that others bring: by an entry point of an installed package, or by a Python file that a spec names.
+"""Methods of third parties: by an entry point of an installed package, or by a Python file that a spec names.
 
 A package adds a method by an entry point of the group ``paceline.drafters``: its name is the method's name, its value a
 `Drafter` class (or any callable that returns a drafter) whose keyword arguments are the method's options. A file needs

@@ -9,8 +9,8 @@ Beside the draft a window of Jacobi guesses is scored, as in `lookahead`, whose 
 ``window=0`` leaves it out. The text itself is in both stores. The external side is a corpus: what followed the text's
 last words in a datastore joins the tree, under its own name.
 
-``spectra:paper`` has the draft size that the UniSpec paper gives for it, 60 with the window. How the 60 are shared
-between the window and the n-grams is our reading: as Lookahead's are, about half each.
+``spectra:paper`` has the draft size that the UniSpec paper gives for it, 60 with the window. The division of the 60
+between the window and the n-grams is our interpretation: as in Lookahead, about half each.
 """
 
 from __future__ import annotations

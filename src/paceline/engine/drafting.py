@@ -1,4 +1,4 @@
-"""A drafter at work on one text: its state from `open` to `close`, and what becomes of the text when it fails."""
+"""A drafter at work on one text: its state from `open` to `close`, and how the text goes on if it fails."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Drafting:
             self.stop(error)
 
     def _check_counters(self) -> None:
-        """Know the drafter's counters. Those of a plug-in stand beside the engine's own, so their names must differ."""
+        """Know the drafter's counters. Those of a plug-in are shown beside the engine's own, so their names must
+        differ."""
         own = [counter for counter in self.drafter.counters if counter.name not in NO_COUNTS]
         for counter in own:
             if counter.name in TAKEN:

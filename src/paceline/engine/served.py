@@ -1,8 +1,8 @@
-"""The served driver: drafts for texts whose forward is somebody else's.
+"""The served driver: drafts for texts whose forward another program computes.
 
-A host owns the model and writes the texts. In each of its rounds it asks for drafts (`drafts`), scores what it likes of
-them, commits the tokens that it emits, and says which these are and how long its forward took (`emitted`). Drafter and
-planner are the objects of every other driver, and what they are asked is asked in the order of the decode loop.
+A host owns the model and writes the texts. In each of its rounds it requests drafts (`drafts`), scores any part of
+them, commits the tokens that it emits, and reports these tokens and the seconds of its forward (`emitted`). Drafter and
+planner are the same objects as in every other driver, and are called in the order of the decode loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tokens that drafts of a method bring by their size, and the best size under given seconds.
 
-A method that finds nothing sends nothing, so a budget of 16 nodes costs a round of 17 rows only now and then. So the
-seconds of a size are the mean over its rounds of the seconds of what they send.
+A method that finds nothing sends nothing, so only some rounds with a budget of 16 nodes have 17 rows. So the seconds of
+a size are the mean, over its rounds, of the seconds of the rows that they send.
 """
 
 from __future__ import annotations

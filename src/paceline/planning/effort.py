@@ -1,7 +1,7 @@
 """Seconds of a method's drafting on one target, beside those of plain decoding.
 
 They depend on the machine and not on the text, so all drafters of a method share them while the program runs: a later
-text knows from its first round on what a draft takes.
+text knows the seconds of a draft from its first round on.
 """
 
 from __future__ import annotations

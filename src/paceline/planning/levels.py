@@ -1,7 +1,7 @@
-"""How deep the expensive part of a drafter goes: what its levels bring and what they take.
+"""How deep the expensive part of a drafter goes: the tokens and the seconds of its levels.
 
 A draft model adds a level to its drafts with each of its forwards. A level takes about as long as the one before and
-brings less, so as many are asked for as bring more than they take. For several texts at once a level takes longer, and
+brings less, so only levels that are worth their time are requested. For several texts at once a level takes longer, and
 a depth that pays for one text may not pay for eight.
 """
 

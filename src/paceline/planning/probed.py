@@ -1,9 +1,9 @@
 """A few forwards of a target, timed before its first text: the curve that planners begin with.
 
-Machines differ in what rows cost: on one processor 16 rows take as long as one, on another five times as long. A
-planner that learnt this from its rounds would spend a short text on sizes that cannot pay. So sizes are timed once for
-a machine and a model, within `LIMIT` seconds, and kept in the cache directory. This is less than a calibration, which
-times rounds of several sequences behind texts of several lengths; real rounds correct it.
+The cost of rows differs between machines: on one processor 16 rows take as long as one, on another five times as long.
+A planner that learnt this from its rounds would spend a short text on sizes that cannot pay. So sizes are timed once
+for a machine and a model, within `LIMIT` seconds, and kept in the cache directory. This is less than a calibration,
+which times rounds of several sequences behind texts of several lengths; real rounds correct it.
 """
 
 from __future__ import annotations
