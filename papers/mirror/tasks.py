@@ -172,9 +172,9 @@ def tasks(given: Given) -> Report:
     """Table 1 and Figure 3b: the tasks of Spec-Bench at temperatures 0 and 1, beside other methods.
 
     Of the paper's rivals, vanilla speculative decoding (`assistant`), prompt lookup (PLD), Token Recycling and
-    Lookahead are here, the last three as published. Added are `unispec`, `auto`, and `redrafter` if the
-    target has a head. If Spec-Bench is not in the data folder, beginnings of stories are used instead. E[A] is the
-    number of accepted drafted tokens of a round.
+    Lookahead are here, the last three as published. Added are `unispec`, `auto`, and `redrafter` if the target has a
+    head. If Spec-Bench is not in the data folder, beginnings of stories are used instead. E[A] is the number of
+    accepted drafted tokens of a round.
     """
     lab = Lab(given)
     names, how, heats = methods(lab), prompts(lab), sorted(set(given.temperature))

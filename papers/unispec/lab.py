@@ -101,8 +101,8 @@ class SizesLab(Lab):
         seconds: float | None = None,
     ) -> Calibration | None:
         """The best size of a method on this machine: of one as published by the paper's procedure, runs of ``sizes``;
-        of others by ours, within ``seconds``, unless a procedure is named. The prompts are of the suite of the
-        race, and others than the race's."""
+        of others by ours, within ``seconds``, unless a procedure is named. The prompts are of the suite of the race,
+        and others than the race's."""
         method = method or self.method
         by_runs = (procedure or procedure_of(method)) == "paper"
         with self.trying(label, threads):

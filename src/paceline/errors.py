@@ -11,9 +11,9 @@
     │   └── CallbackError               a logits processor, a criterion, an observer or a progress callback that raised
     └── Unavailable                     an optional part of a comparison that this machine does not have
 
-The text of each is one sentence that names the wrong value and what to do about it. The command line prints it without
-a traceback. It ends with exit code 2 for a user's mistake and with 1 for a defect; a defect of Paceline's own parts
-keeps its traceback. Any other exception is a defect of Paceline or of a library below it.
+The text of each is one sentence that names the wrong value and how to correct it. The command line prints it without a
+traceback. It ends with exit code 2 for a user's mistake and with 1 for a defect; a defect of Paceline's own parts keeps
+its traceback. Any other exception is a defect of Paceline or of a library below it.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ class TextBatch:
 
     def pause(self, writing: Writing) -> None:
         """Give a text's seat and rows to others for now. `resume` goes on with it: the text comes out the same, and
-        rows that were not kept are computed again. Under the rejection rule it follows the same law. A text
-        that has ended stays as it is."""
+        rows that were not kept are computed again. Under the rejection rule it follows the same law. A text that has
+        ended stays as it is."""
         self._batch.refuse_inside()
         session = writing.session
         if writing in self._waiting:

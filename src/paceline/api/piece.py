@@ -1,7 +1,7 @@
 """The events that a text is made of: one for each token, with the text that became certain by it.
 
-All that shows or sends a text reads these: streams, chats, pictures, records. `Pieces` alone makes them, of the tokens
-that the engine committed, one after the other. So they do not depend on how rounds or readers cut the text.
+Every part that shows or sends a text reads these: streams, chats, pictures, records. `Pieces` alone makes them, of the
+tokens that the engine committed, one after the other. So they do not depend on how rounds or readers cut the text.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Logprobs(TokenLogprob):
 
 @dataclass(frozen=True)
 class Piece:
-    """An item of a stream: a token, and the text that became certain with it. Often that is none, when a character
-    is cut, or what might begin a stop string is held back; the token that ends the text brings all of it. Only a text
-    that is cancelled between two tokens may end with a piece of text without a token."""
+    """An item of a stream: a token, and the text that became certain with it. Often that is none, when a character is
+    cut, or what might begin a stop string is held back; the token that ends the text brings all of it. Only a text that
+    is cancelled between two tokens may end with a piece of text without a token."""
 
     text: str
     token: int | None

@@ -80,8 +80,8 @@ class _Sections:
     alphabet: Indices
     """The token ids that occur, ascending; elsewhere a token is its place among them."""
     shared: Indices
-    """Tokens that each key shares with the one before it. Keys are in ascending order of their first tokens,
-    then of the others; continuations are in the order of the keys read backwards."""
+    """Tokens that each key shares with the one before it. Keys are in ascending order of their first tokens, then of
+    the others; continuations are in the order of the keys read backwards."""
     lengths: Indices
     """Tokens of each key."""
     keys: Indices

@@ -9,8 +9,8 @@ The law of the next token is estimated by a mixture of three ::
     beside   the prediction of the row that chose the root: the next token is often probable one place too early
     anywhere the tokens that were probable in recent rows overall
 
-Their shares in the mixture are learnt from the text, token by token, by the probability that each gave to the
-emitted token. Deeper levels continue from `after` alone. Without noise, the mixture itself ranks.
+Their shares in the mixture are learnt from the text, token by token, by the probability that each gave to the emitted
+token. Deeper levels continue from `after` alone. Without noise, the mixture itself ranks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Prompt lookup: continue the text as at an earlier place with the same last tokens.
 
 Text that quotes its prompt or itself (summaries, code edits, names, transcripts of agents) repeats n-grams of tokens.
-The longest ending of the text that occurred before is continued as at its latest place. A copy that
-reaches the end of the text continues into itself, so a repetition is drafted to any length.
+The longest ending of the text that occurred before is continued as at its latest place. A copy that reaches the end of
+the text continues into itself, so a repetition is drafted to any length.
 
 Two options draft more from the same n-grams:
 

@@ -1,10 +1,10 @@
 """The shared noise, as drafters use it.
 
 The target samples by a race: of all tokens the one with the least exponential / weight is chosen, and the exponentials
-are public (`paceline.law.noise`). So a drafter runs the same race with its own weights, in which a token's *speed*
-is weight / exponential. With the target's weights the target's own sample wins. With rougher ones a token wins with
-the probability speed / sum of all speeds, if the target's weights are the drafter's times errors that are independent
-and exponential themselves.
+are public (`paceline.law.noise`). So a drafter runs the same race with its own weights, in which a token's *speed* is
+weight / exponential. With the target's weights the target's own sample wins. With rougher ones a token wins with the
+probability speed / sum of all speeds, if the target's weights are the drafter's times errors that are independent and
+exponential themselves.
 
 There is no such race where the target decodes greedily, where the method has the option ``noise=none``, or under the
 rejection rule, whose coins are hidden from drafts.

@@ -41,8 +41,8 @@ class Shared(Generic[Thing]):
             return known
 
     def drop(self, key: Hashable, thing: Thing) -> None:
-        """Make the thing of this key again when it is next requested, unless it was replaced already. Its holders
-        keep it."""
+        """Make the thing of this key again when it is next requested, unless it was replaced already. Its holders keep
+        it."""
         with self._lock:
             if self._known.get(key) is thing:
                 del self._known[key]

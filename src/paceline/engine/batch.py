@@ -1,8 +1,8 @@
 """The batch driver: many sequences written together, which may join and leave at any time.
 
 A step goes through the calls of a round in their order. Calls of several sequences to the same planner, drafter or
-target are answered together, so a step has one forward of the target: of sequences that draft, of those that
-do not, and of those that still read their prompt. Each emits the tokens it would emit alone.
+target are answered together, so a step has one forward of the target: of sequences that draft, of those that do not,
+and of those that still read their prompt. Each emits the tokens it would emit alone.
 
 Sequences wait until there is a seat. If another one is reading the beginning of the same prompt, they also wait until
 it has done so: KV rows of a common beginning are copied, not computed again. A step may leave sequences out; they keep

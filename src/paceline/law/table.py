@@ -1,8 +1,8 @@
 """The facts about a sampling setting, and how the fields of `Sampling` make a table of it.
 
-A row holds all that the project knows about its setting. So a new setting is one field in
-`settings`, and functions beside it for its effect. Functions that need numpy or torch may be named instead of given:
-the command line reads the table for its help, and importing either would take as long as the help itself.
+A row holds all that the project knows about its setting. So a new setting is one field in `settings`, and functions
+beside it for its effect. Functions that need numpy or torch may be named instead of given: the command line reads the
+table for its help, and importing either would take as long as the help itself.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ are tried in turn for some rounds. The curve of seconds is scaled by their resul
 curve is taken if it is better by more than `GAIN`. Every trial that changes nothing doubles the time until the next, so
 the cost of trials is bounded.
 
-None of this happens under the rejection rule, where the text may depend on the size of drafts: there every text has
-the stored size of a single text, whatever else is in the batch.
+None of this happens under the rejection rule, where the text may depend on the size of drafts: there every text has the
+stored size of a single text, whatever else is in the batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two vocabularies: what a prompt of one is in the other, and which of their tokens belong together."""
+"""Two vocabularies: prompts of one in the tokens of the other, and pairs of equal tokens."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Calibration, advice, and advice on overlap ask it.
 
 Seconds: real rounds of a batch with drafts of a size. Sizes race (`bench/race`): every pass has a round of each, and
 the median of the passes counts. The drafts of `Filler` are chains from the root with random tokens, which are hardly
-ever accepted: the seconds of a round depend on the number of its rows, not on their tokens. A real drafter can
-replace it; its own seconds then count apart.
+ever accepted: the seconds of a round depend on the number of its rows, not on their tokens. A real drafter can replace
+it; its own seconds then count apart.
 
 Texts: each is generated once with large drafts, from which rounds with smaller ones are simulated (`trails`), and once
 with small drafts to check the simulation. Under the coupled rule the first text is plain decoding's own. The second run
@@ -191,9 +191,9 @@ class Measuring:
         repeats: int = LEAST_REPEATS,
         doing: str = "",
     ) -> dict[int, RoundSeconds]:
-        """Rounds of ``sequences`` texts that hold about ``length`` tokens, by the size of each draft. After
-        ``repeats`` passes it goes on while the ``seconds`` last. Sizes of more than ``cap`` times the
-        seconds of a plain round are left out."""
+        """Rounds of ``sequences`` texts that hold about ``length`` tokens, by the size of each draft. After ``repeats``
+        passes it goes on while the ``seconds`` last. Sizes of more than ``cap`` times the seconds of a plain round are
+        left out."""
         started = time.monotonic()
         wanted: Sequence[int] = sorted(set(sizes))
         taken: dict[int, list[RoundSeconds]] = defaultdict(list)

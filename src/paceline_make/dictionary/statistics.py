@@ -84,8 +84,8 @@ class Statistics:
     def walk(
         self, keys: Indices, min_probability: float, longest: int = LONGEST, values: NDArray[Any] | None = None
     ) -> tuple[Tokens, NDArray[np.float32]]:
-        """The proposals behind some keys: tokens, and the probability of each after those before it, or its key's
-        item of ``values``. A row ends (`NOWHERE`, 0) before a token that is less probable than allowed."""
+        """The proposals behind some keys: tokens, and the probability of each after those before it, or its key's item
+        of ``values``. A row ends (`NOWHERE`, 0) before a token that is less probable than allowed."""
         tokens = np.full((len(keys), longest), NOWHERE, np.int32)
         found = np.zeros((len(keys), longest), np.float32)
         rows, at = np.arange(len(keys)), keys

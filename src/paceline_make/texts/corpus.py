@@ -158,8 +158,8 @@ def _sources_below(folder: Path, fields: Fields) -> list[TextSource]:
 def split_by_document(corpus: Corpus, test_words: int) -> tuple[list[str], list[str]]:
     """Lines to build from and documents to test on, which hold at least ``test_words`` words between spaces.
 
-    Each source gives its share: of records every n-th, of a plain file its end. Lines that are also in a test
-    document are left out of the others, wherever they are.
+    Each source gives its share: of records every n-th, of a plain file its end. Lines that are also in a test document
+    are left out of the others, wherever they are.
     """
     if test_words < 1:
         raise InputError(f"a test needs at least 1 word, not {test_words}")

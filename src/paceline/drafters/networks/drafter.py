@@ -1,4 +1,4 @@
-"""Drafters by a network; and by one with rows, which are lent to a text and kept for the next one that begins alike."""
+"""Drafters by a network; and by one with KV rows, which are lent to a text and kept for the next with the same beginning."""
 
 from __future__ import annotations
 

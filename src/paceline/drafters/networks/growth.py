@@ -1,8 +1,8 @@
 """A draft that grows level by level, whichever network reads its levels.
 
-The network gives the law behind every node that goes on. The rest is here, once for all networks: the public noise, or
-coins of the draft, choose the candidates behind each node; the best of all go on; nothing follows an end of the text;
-and the nodes become a tree.
+The network gives the law behind every node that is continued. The rest is here, once for all networks: the public
+noise, or coins of the draft, choose the candidates behind each node; the best of all are continued; nothing follows an
+end of the text; and the nodes become a tree.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The settings of a proposer: vLLM's ``additional_config`` goes to every worker as it is, and ours is there under
-the key ``paceline``."""
+"""The settings of a proposer: vLLM's ``additional_config`` goes to every worker as it is, and ours is there under the
+key ``paceline``."""
 
 from __future__ import annotations
 

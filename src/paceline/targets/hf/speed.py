@@ -1,11 +1,11 @@
 """The fast types of this processor, measured: a few products of one linear layer, in some milliseconds.
 
 Flags of a processor do not say how fast its libraries are, so nothing here looks at them. Some processors compute in
-bfloat16 at twice the speed of float32, others take many times as long; and plain decoding, which waits for memory, is
-not where it shows first.
+bfloat16 at twice the speed of float32, others take many times as long; and plain decoding, which waits for memory,
+shows this least.
 
-Other kernels round otherwise, so a choice between them can change a text at a near tie. What was measured is kept in
-the cache directory: a machine makes the same choice in every process.
+Other kernels round differently, so a choice between them can change a text at a near tie. The measurements are kept in
+the cache directory, so that a machine makes the same choice in every process.
 """
 
 from __future__ import annotations

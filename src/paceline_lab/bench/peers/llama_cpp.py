@@ -149,8 +149,8 @@ def _silent() -> Any:
 
 
 def _packs() -> bool:
-    """Whether llama.cpp may repack weights at load, as it does by default. Packed for AMX its products of
-    quantised weights crash (llama.cpp's issue 20824)."""
+    """Whether llama.cpp may repack weights at load, as it does by default. Packed for AMX its products of quantised
+    weights crash (llama.cpp's issue 20824)."""
     return "AMX_INT8" not in instruction_sets()
 
 

@@ -128,8 +128,8 @@ def _measured(summary: Summary, task: str | None, language: str | None, ours: bo
 
 
 def main_of(summary: Summary) -> Figures | None:
-    """Our method that represents the run: the default one, or else the first that was requested. Not the fastest:
-    part of the lead of the fastest of several is chance, the more so the fewer prompts there are."""
+    """Our method that represents the run: the default one, or else the first that was requested. Not the fastest: part
+    of the lead of the fastest of several is chance, the more so the fewer prompts there are."""
     measured = _measured(summary, None, None, True)
     methods = {entry["name"]: str(entry.get("method") or entry["name"]) for entry in summary.run.about.entries}
     return min(measured, key=lambda figures: methods.get(figures.entry) != DEFAULT, default=None)

@@ -1,8 +1,8 @@
 """Spec-Bench: 480 English questions in six groups (Xia et al. 2024), and HumanEval as the seventh of UniSpec.
 Multi-Spec-Bench: the same seven tasks in other languages, from the sources that UniSpec's appendix C names.
 
-If a source is absent, another one is used or the cell is not built, and a note says so. English is Spec-Bench
-itself. Where the authors' own set is at hand, in rows of Spec-Bench's form, it goes before all sources.
+If a source is absent, another one is used or the cell is not built, and a note says so. English is Spec-Bench itself.
+Where the authors' own set is at hand, in rows of Spec-Bench's form, it goes before all sources.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A text for drafts in the target's tokens, by a draft model with other tokens, ranked by the shared noise.
 
-The noise names tokens of the target. So what the draft model expects is grouped by the target's token that it begins
-with, and a group's weight is that token's. Of a chosen token's bytes the last ones may be the beginning of a token of
-the draft model only. As long as such longer tokens are likelier than an end there, the draft goes on inside of them,
-without a forward; else the bytes are read as tokens, and the next law comes from behind them.
+The noise names tokens of the target. So the continuations that the draft model expects are grouped by the target's
+token that they begin with, and a group's weight is that token's. The last bytes of a chosen token may be the beginning
+of a token that only the draft model has. As long as such longer tokens are likelier than an end there, the draft goes
+on inside of them, without a forward. Otherwise the bytes are read as tokens, and the next law is the one behind them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Draft and target at the same time.
 
-While the target computes its later layers, an early exit says what it is likely to choose behind each node of the draft
-in flight. For the likeliest of these outcomes the draft model, in a separate process, already drafts the next window.
-When the target has decided, the window behind its choice is there or nearly so; where none fits, one is drafted then.
+While the target computes its later layers, an early exit predicts its choice behind each node of the draft in flight.
+For the likeliest of these outcomes the draft model, in a separate process, already drafts the next window. When the
+target has decided, the window behind its choice is there or nearly so; if none fits, one is drafted then.
 
 No text depends on that process. A window that takes too long is left out of its round, and the text goes on without it;
-where the process is lost, texts that had drafts from it have none from then on, and the next one begins it again.
+if the process is lost, texts that had drafts from it have none from then on, and the next one starts it again.
 """
 
 from __future__ import annotations

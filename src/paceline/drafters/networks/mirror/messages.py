@@ -1,7 +1,7 @@
-"""Messages between a text's process and the process that drafts for it: JSON, which the standard library's
-`Connection` carries message by message.
+"""Messages between a text's process and the process that drafts for it: JSON, which the standard library's `Connection`
+carries message by message.
 
-Nothing is unpickled. What does not fit is `Mangled`, and its receiver then ignores the other side.
+Nothing is unpickled. An invalid message is `Mangled`, and its receiver then ignores the other side.
 
 A window holds tokens and no laws. Under the rejection rule a law that tokens were sampled from decides what is
 accepted, and a law from another process can be checked for its form, not for its truth: where the tokens were not

@@ -1,5 +1,5 @@
-"""Where a draft model runs, and how its process is begun there: by this program, which owns it, over a pipe
-that nothing else can reach."""
+"""Where a draft model runs, and how its process is started there: by this program, which owns it, over a pipe that
+nothing else can reach."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ def _bound(link: Connection) -> None:
 def _child(link: Connection, threads: int) -> subprocess.Popen[bytes]:
     """A process that drafts for the program at the other end of ``link``, which is its own from now on.
 
-    It has a separate process group, since Ctrl-C is for the text. Its outputs are not ours, so that a reader of
-    these need not wait for it.
+    It has a separate process group, since Ctrl-C is for the text. Its outputs are not ours, so that a reader of these
+    need not wait for it.
     """
     nowhere = subprocess.DEVNULL
     try:

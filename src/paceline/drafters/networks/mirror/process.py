@@ -1,8 +1,8 @@
 """The draft model's process as a text's process sees it: begun once for a model, a type and a place, shared by all
 drafters that name these, and gone with the last of them.
 
-It may die, hang or say nonsense at any moment. Then it is ended, and each text that asks it for a window gets
-`Lost`. Its messages are bounded in bytes and in number, and each text limits how long it waits for them.
+It may die, hang or send nonsense at any moment. Then it is ended, and each text that asks it for a window gets `Lost`.
+Its messages are bounded in bytes and in number, and each text limits how long it waits for them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The process that drafts: it has the draft model and dedicated cores or a device.
 
-It is begun with the number of an open pipe. The first message says which model and where. It lives as long as the
-other end: when that closes, also because the program there was killed, the thread that waits for messages ends this
-process at once.
+It is started with the number of an open pipe. The first message names the model and its device or cores. It lives as
+long as the other end: when that closes, also because the program there was killed, the thread that waits for messages
+ends this process at once.
 """
 
 from __future__ import annotations

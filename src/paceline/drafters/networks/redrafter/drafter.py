@@ -1,9 +1,9 @@
 """Drafts by a small recurrent head on the target's last hidden state, as beams that share their beginnings.
 
-Of ReDrafter differs: candidates are ranked by probability / shared noise, so drafts guess samples; all that the search
-chose becomes the draft, not only what the last beams hold; and the text is exact at every temperature. ``noise=none``
-and ``keep=beams`` are the paper's ways. Unless ``noise`` is given, the head's configuration says it: after a short
-training the likeliest tokens alone may be the better guess.
+Three things differ from ReDrafter. Candidates are ranked by probability / shared noise, so drafts guess samples. All
+choices of the search become the draft, not only those of the last beams. And the text is exact at every temperature.
+``noise=none`` and ``keep=beams`` are the paper's forms. If ``noise`` is not given, the head's configuration decides:
+after a short training the likeliest tokens alone may be the better guess.
 """
 
 from __future__ import annotations

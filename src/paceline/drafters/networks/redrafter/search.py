@@ -1,10 +1,10 @@
 """Beam search with a recurrent head, for several texts in the same operations, with one transfer to their device and
-one back. What it computes depends on tensors alone, so a device may record it.
+one back. The computation depends only on tensors, so a device may record it.
 
 A level is one call of the head for all beams of all texts. The best tokens behind every beam are chosen on the device,
-then the settings of each text and the noise of the place act on them, and of all candidates of a text its best go on.
-What was chosen on a level, with the numbers of the beams that it was chosen behind, is a level of a tree already: beams
-that share a beginning never part, so nothing has to be found again and packed.
+then the settings of each text and the noise of the place act on them, and the best candidates of each text are
+continued. The choices of a level, with the numbers of the beams that they follow, are already a level of a tree: beams
+that share a beginning share its nodes, so no prefixes have to be found and packed afterwards.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ these."""
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """The choices of one level, ``[texts, width]`` each: tokens, the beams of the level above, scores given the
-    beam, scores of the path, and whether the beam ends here."""
+    """The choices of one level, ``[texts, width]`` each: tokens, the beams of the level above, scores given the beam,
+    scores of the path, and whether the beam ends here."""
 
     tokens: torch.Tensor
     above: torch.Tensor
@@ -100,8 +100,8 @@ class BeamSearch:
         noise: AddedNoise | None = None,
         sampled: bool = False,
     ) -> None:
-        """``noise`` is added where the draws of `shape` have none. With ``sampled`` every beam's next token is
-        drawn by it, and the `law` of each draw is kept."""
+        """``noise`` is added where the draws of `shape` have none. With ``sampled`` every beam's next token is drawn by
+        it, and the `law` of each draw is kept."""
         self._head, self._target, self._shape = head, target, shape
         self._adjusting, self._noise, self._sampled = adjusting, noise, sampled
         self._laws: list[tuple[torch.Tensor, torch.Tensor]] = []
