@@ -1,4 +1,5 @@
-"""Drafters by a network; and by one with KV rows, which are lent to a text and kept for the next with the same beginning."""
+"""Drafters by a network; and by one with KV rows, which are lent to a text and kept for the next one with its
+beginning.
 
 from __future__ import annotations
 
