@@ -156,7 +156,8 @@ class Workshop:
         if shape.rank or shape.exit != shape.width:
             return
         with torch.inference_mode():
-            states = torch.eye(shape.width, device=self.target.device, dtype=named_dtype(self.target.dtype))
+            kind = torch.float32 if self.target.exact else named_dtype(self.target.dtype)
+            states = torch.eye(shape.width, device=self.target.device, dtype=kind)
             own = (self.target.unembed(states) - self.target.unembed(torch.zeros_like(states[:1]))).float().cpu().T
         rows = own if head.token_ids is None else own[head.token_ids]
         output: Any = head.lm_head[shape.blocks]

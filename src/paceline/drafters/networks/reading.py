@@ -7,6 +7,7 @@ with the first level of the next draft.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from paceline.context import Context
 from paceline.drafters.counters import Counter, Tally
 from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.law import Distribution, Outlook
+from paceline.law.scores import Array
 from paceline.targets.base import Request, Rows
 from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.scores import Scores
@@ -43,16 +45,16 @@ class TokenColumns:
     ids: Ints | None = None
     places: Ints | None = None
 
-    def spread(self, rows: torch.Tensor) -> torch.Tensor:
+    def spread(self, rows: Array) -> Array:
         """Logits over the target's tokens; those that the network lacks are impossible."""
         if self.ids is None:
             return rows if self.size is None else rows[:, : self.size]
-        import torch
-
         assert self.size is not None, "part of a vocabulary has a size"
-        spread = rows.new_full((len(rows), self.size), -torch.inf)
-        known = rows[:, : len(self.ids)] if self.places is None else rows[:, torch.from_numpy(self.places)]
-        spread[:, torch.from_numpy(self.ids)] = known
+        shape = len(rows), self.size
+        spread = (
+            np.full(shape, -np.inf, rows.dtype) if isinstance(rows, np.ndarray) else rows.new_full(shape, -math.inf)
+        )
+        spread[:, self.ids] = rows[:, : len(self.ids)] if self.places is None else rows[:, self.places]
         return spread
 
     def fed(self, tokens: Ints) -> Ints:
@@ -69,7 +71,7 @@ class DraftedText:
     columns: TokenColumns = TokenColumns()
     tally: Tally = field(default_factory=Tally, kw_only=True)
 
-    def laws(self, rows: torch.Tensor, texts: Iterable[Ints]) -> list[Distribution]:
+    def laws(self, rows: Array, texts: Iterable[Ints]) -> list[Distribution]:
         """The law of each row of logits; ``texts`` are the tokens before each, read only if needed."""
         return self.outlook.laws(self.columns.spread(rows), texts)
 

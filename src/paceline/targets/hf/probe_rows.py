@@ -13,9 +13,10 @@ from paceline.targets.hf.path import UNTESTED_ERRORS, ForwardPath
 from paceline.targets.hf.target import HFTarget
 from paceline.tree import DraftTree, Ints
 
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.05}
+TOLERANCE = {"float64": 1e-4, "float32": 1e-3, "bfloat16": 0.2, "float16": 0.05}
 """As a share of the logits' standard deviation: far above the rounding of kernels, far below the effect of another
 context."""
+HALVES = frozenset({"bfloat16", "float16"})
 PREFIX, DRAFT = 6, 5
 
 
@@ -95,5 +96,5 @@ def gap(target: HFTarget, one: torch.Tensor, other: torch.Tensor, share: float =
     row to another expert."""
     spread = float(other.float().std()) or 1.0
     gaps = (one.double() - other.double()).square().mean(dim=-1).sqrt()
-    gap = float(gaps.median() if target.model.dtype.itemsize == 2 else gaps.max())
-    return not gap <= TOLERANCE.get(target.model.dtype, 0.2) * share * spread
+    gap = float(gaps.median() if target.dtype in HALVES else gaps.max())
+    return not gap <= TOLERANCE.get(target.dtype, 0.2) * share * spread

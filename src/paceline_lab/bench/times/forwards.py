@@ -181,7 +181,7 @@ def _timed(
 
     paths = paths_of(target)
     others = {name: other.read(requests[0]) for name, other in theirs.items()}
-    settle = partial(_wait, target.model.device)
+    settle = partial(_wait, torch.device(target.device))
     acts = {name: partial(along, path) for name, path in paths.items()} | others
     about = {"context": context, "sequences": len(requests), "rows": len(requests[0].tokens)}
     steps = [TimedForward("forward", act, settle, path=name, **about) for name, act in acts.items()]
