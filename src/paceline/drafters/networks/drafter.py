@@ -1,5 +1,4 @@
-"""Drafters by a network; and by one with KV rows, which are lent to a text and kept for the next one with its
-beginning.
+"""Drafters by a network; and by one with KV rows, which are lent to texts and kept for those that begin alike."""
 
 from __future__ import annotations
 
