@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 INKED, INK = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#777777"
 """Of words and axes: readable on light and dark."""
 TICKS = 8
-"""Up to so many whole numbers across are each named, where they lie apart."""
+"""Up to this many whole numbers across are each named, if they lie apart."""
 COLORS = ("#888888", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d")
-"""Told apart by people who see few colours, on light and dark; the first is plain decoding's."""
+"""Distinguishable by people who see few colours, on light and dark; the first is plain decoding's."""
 Line = TypeVar("Line")
 Place = TypeVar("Place")
 
@@ -42,7 +42,7 @@ class Panel:
     level: float | None = None
     """A dashed line at this height."""
     names: Sequence[str] = ()
-    """What stands at 0, 1, 2 and so on across, instead of numbers."""
+    """The labels at 0, 1, 2 and so on across, instead of numbers."""
 
 
 def curves(

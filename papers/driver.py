@@ -1,7 +1,7 @@
 """How the items of a paper are run: one table of the options that any of them has, and one command for each paper.
 
-A paper's ``__main__`` is a list of items. An item names its options, with defaults of its own where they differ; what
-its function says of itself is its help.
+A paper's ``__main__`` is a list of items. An item names its options, with other defaults where they differ; the
+docstring of its function is its help.
 """
 
 from __future__ import annotations
@@ -115,13 +115,13 @@ OPTIONS: Mapping[str, Option] = {
     "tokenizers": Option("T", "folders, models, or names in DIR/tokenizers of the data folder", default=()),
     "texts": Option("NAME=FILE", "texts by language, as in uk=news.txt", named, ()),
 }
-"""What means the same in every item that has it."""
+"""Options that mean the same in every item that has them."""
 SHOWN = {
     "json": Option("", "one JSON object as the last line", default=False),
     "note": Option("FILE", "add the result, with its date, to a Markdown file", Path),
     "svg": Option("FILE", "draw it, where there is something to draw", Path),
 }
-"""What every item has."""
+"""Options of every item."""
 LISTS = "tasks", "langs"
 """Options that take names with commas or spaces between them."""
 
@@ -165,7 +165,7 @@ def _filled(found: argparse.ArgumentParser, paper: str, item: Item) -> argparse.
 
 
 def asked_for(paper: str, said: str | None, items: Sequence[Item] | Item, words: Sequence[str] | None = None) -> Given:
-    """What a command line asks for. ValueError where a number is none of its option's."""
+    """The values of a command line. ValueError if a number is outside its option's bounds."""
     given = parser(paper, said, items).parse_args(words)
     for name in LISTS:
         if hasattr(given, name):
@@ -204,7 +204,7 @@ def write(file: Path, text: str) -> None:
 
 
 def progress(doing: str, done: int = 0, total: int = 0) -> None:
-    """What is being done, on the last line of a terminal; an empty text clears the line."""
+    """Show the current work on the last line of a terminal; an empty text clears the line."""
     if sys.stderr.isatty():
         count = f" ({done} of {total})" if total else ""
         print(f"\r\033[K{doing}{count}", end="\r", file=sys.stderr, flush=True)

@@ -26,7 +26,7 @@ BUNDLED, BUNDLED_TEMPERATURE = ("pocket", "pocket-draft", "pocket-foreign"), 0.8
 """Greedy, the bundled models fall into loops, which flatters methods that look things up."""
 BALLAST_DTYPE = "bfloat16"
 CHAT, CHAT_TASK, STAND_IN = "spec-bench", "mt_bench", "stories"
-"""What is written where no suite is named, and what takes its place where it is not in the data folder."""
+"""The default suite and task, and the suite used instead if it is not in the data folder."""
 FAILURES = (ValueError, RuntimeError)
 
 
@@ -48,7 +48,7 @@ def chat_or_stories(tasks: Sequence[str] | None = (CHAT_TASK,), **how: Any) -> t
     try:
         return open_suite(CHAT, tasks=tasks and [*tasks], **how).prompts, ""
     except ValueError as why:
-        note = f"MT-Bench is not here, and beginnings of stories stand in for it: {why}"
+        note = f"MT-Bench is not here, and beginnings of stories are used instead: {why}"
         return open_suite(STAND_IN, **how).prompts, note
 
 
@@ -113,7 +113,7 @@ class Lab:
         return self.needed(made, "measured")
 
     def needed(self, made: Mapping[Any, Any], how: str) -> dict[Any, Any]:
-        """What could be made; ValueError where nothing could."""
+        """The results that could be made; ValueError if none could."""
         found = {key: one for key, one in made.items() if one is not None}
         if not found:
             raise ValueError(f"nothing could be {how}: {'; '.join(dict.fromkeys(self.missing.values()))}")
@@ -138,7 +138,7 @@ class Lab:
 
     @contextmanager
     def trying(self, name: str, threads: int | None = None) -> Iterator[None]:
-        """With so many threads of torch; a failure is kept by its name."""
+        """With ``threads`` threads of torch; a failure is kept by its name."""
         before = torch.get_num_threads()
         torch.set_num_threads(threads or vars(self.given).get("threads") or before)
         try:

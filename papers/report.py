@@ -1,4 +1,4 @@
-"""What an item of a paper shows: its tables, and what the paper found held against what was found here."""
+"""The report of an item of a paper: its tables, and the paper's claims compared with our results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Claim:
     """Whether ours say the same; None where nothing was measured, where it tells neither, or the paper says nothing."""
     doubt: str = ""
     ratio: Estimate | None = None
-    """What was held against 1, where that decided."""
+    """The ratio that was compared with 1, if that decided."""
 
     @classmethod
     def of(cls, claim: str, paper: str, ours: str, way: Way, ratio: Estimate) -> Claim:
@@ -74,7 +74,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Report:
-    """What an item shows."""
+    """The report of an item."""
 
     title: str
     tables: Sequence[Table] = ()

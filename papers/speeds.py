@@ -214,7 +214,7 @@ def by_task(run: Summary, entries: Mapping[str, str], of: Callable[[Summary, str
 
 
 def remarks(runs: Iterable[Summary]) -> Iterator[str]:
-    """What of the suite could not be built or has a stand-in, and texts that are not plain decoding's and should be."""
+    """Missing and substituted parts of the suite, and texts that should be plain decoding's and are not."""
     runs = list(runs)
     yield from dict.fromkeys(str(note) for run in runs for note in run.run.about.workload.get("notes") or ())
     for run in runs:
@@ -226,7 +226,7 @@ def remarks(runs: Iterable[Summary]) -> Iterator[str]:
 
 
 def facts(run: Summary) -> dict[str, Any]:
-    """What the last sitting says of the machine."""
+    """The machine of the last sitting."""
     sittings = run.run.about.sittings
     return dict(sittings[-1].get("machine") or {}) if sittings else {}
 

@@ -600,7 +600,7 @@ def test_a_quoted_value_may_hold_commas_and_pluses() -> None:
     assistant = drafter.parts[1].parts[0]
     assert isinstance(assistant, Assistant)
     assert (assistant._named, assistant.shape.beams) == ("pocket+ballast:60M", 2)
-    with pytest.raises(ValueError, match=r"unknown method 'ballast'.*stands in quotes"):
+    with pytest.raises(ValueError, match=r"unknown method 'ballast'.*in quotes"):
         make_drafter("assistant:model=pocket+ballast:60M")
     with pytest.raises(ValueError, match="opened and not closed"):
         make_drafter('assistant:model="pocket')

@@ -351,7 +351,7 @@ def test_who_cannot_take_part_is_named(suite: str, tmp_path: Path, capsys: pytes
         ("mlx-lm", None, "mlx-lm is not installed; 'pip install mlx-lm'"),
         ("llama-cpp:type=Q8_0", None, "is not installed; 'pip install llama-cpp-python gguf'"),
         ("openvino-lookup", None, "openvino-genai is not installed; 'pip install openvino-genai'"),
-        ("vllm", None, "vLLM has an environment of its own; name its Python"),
+        ("vllm", None, "vLLM has a separate environment; name its Python"),
         ("vllm-ngram", "no/python", "vLLM's Python no/python does not start: No such file or directory"),
         (f"vllm:python={sys.executable}", None, "vLLM is not installed in the environment of "),
     ],

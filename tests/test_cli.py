@@ -60,7 +60,7 @@ MISTAKES = {
         "--prompt-file missing.txt": "give a prompt or --prompt-file",
         "--draft-max 8": "write --num-draft-tokens",
         "--speculative-model x": "write --draft-model",
-        "--speculative-config={}": "its parts are flags of their own: --method",
+        "--speculative-config={}": "use the separate flags --method",
         "--temp 1": "write --temperature",
         "-n 0": "max_new_tokens",
         "--method lookup --draft-model x": "method 'lookup' uses none",

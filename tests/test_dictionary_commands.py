@@ -165,7 +165,7 @@ def test_an_entry_is_traced_from_the_counts_that_it_is_made_of(
     assert "--entries is for --trace COUNTS" in refusal(say("lookup", begun, *wishes))
     assert "can't be read as counts" in refusal(say("lookup", begun, "--trace", text))
     mixed = ["build", "--text", text, "--out", out, "--keep-counts", out]
-    assert "give the counts a file of their own" in refusal(say(*mixed))
+    assert "give the counts another file" in refusal(say(*mixed))
 
 
 def test_a_trace_tells_of_counts_and_tokenizers_that_are_not_the_dictionary_s(
@@ -336,7 +336,7 @@ def test_a_tokenizer_is_taken_from_the_data_folder_where_it_is_the_same(
 def test_a_dictionary_does_not_choose_what_is_opened(
     action: str, name: str, text: Path, tmp_path: Path, say: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a folder of whoever stands in it, nor a download, nor a bundled model that it was not built for."""
+    """Neither a folder of the current directory, nor a download, nor a bundled model that it was not built for."""
     from paceline.targets.hf import load
 
     monkeypatch.chdir(tmp_path)

@@ -549,7 +549,7 @@ def test_a_drafter_that_is_refused_a_model_goes_on_with_the_last(tmp_path: Path)
     [
         ("dictionary:branches=0", "needs branches of at least 1, not 0"),
         ("dictionary:file='a.dict,'", "holds an empty name"),
-        ("dictionary:file=a.dict,b.dict", "a value that holds + or , stands in quotes"),
+        ("dictionary:file=a.dict,b.dict", "put a value that holds + or , in quotes"),
     ],
 )
 def test_options_that_make_no_sense(

@@ -640,7 +640,7 @@ def test_models_and_places_that_do_not_serve_are_one_sentence(lm: LanguageModel,
         with pytest.raises(InputError, match=said):
             drafter_module.Mirror(model=model, **options).fit(lm.target, lm.vocabulary)
 
-    refused("loaded by a process of its own; give its name or folder", lm)
+    refused("loaded by a separate process; give its name or folder", lm)
     with pytest.raises(InputError, match="mirror cannot translate the drafts of pocket-foreign"):
         drafter_module.Mirror(model=FOREIGN).fit(lm.target)
     refused("mirror translates by lattice, context or naive, not tli", FOREIGN, translate="tli")

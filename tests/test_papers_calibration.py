@@ -225,8 +225,8 @@ def test_calibrations_are_kept_with_their_options(tmp_path: Path) -> None:
     assert list(named([str(tmp_path)], "unispec:paper")) == [tmp_path.name]
     for given, told in (
         ([f"here={tmp_path / 'nowhere'}"], "has no calibration of unispec:paper; it has none"),
-        (["=nowhere"], "needs a name of its own; write NAME=DIR"),
-        ([f"here={tmp_path}"] * 2, "needs a name of its own"),
+        (["=nowhere"], "needs another name; write NAME=DIR"),
+        ([f"here={tmp_path}"] * 2, "needs another name"),
     ):
         with pytest.raises(ValueError, match=told):
             named(given, "unispec:paper")

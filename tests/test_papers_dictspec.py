@@ -294,7 +294,7 @@ def test_correlations_leave_out_what_the_paper_has_not() -> None:
     points = [one.ours.split(", ")[-1] for one in shows.correlations(found, "entries token")]
     assert points == ["9 points", "6 points", "3 points"]
     notes = " ".join(shows.absent_notes(found))
-    assert "Qwen 3.5 (qwen2-2.5-3 stands in); here and not kin to the paper's: gpt2" in notes
+    assert "Qwen 3.5 (qwen2-2.5-3 instead); here and not kin to the paper's: gpt2" in notes
     assert "for no language that of the test text" in notes
 
 

@@ -228,12 +228,12 @@ def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any) -> Any:
     ),
 )
 def test_a_script_runs(item: str, given: list[str], raced: list[str], run: Any, tmp_path: Path) -> None:
-    """Without Spec-Bench: stories stand in, and that is told."""
+    """Without Spec-Bench: stories are used instead, and a note says so."""
     found = run(item, *given, "--svg", str(tmp_path / "a.svg"))
     assert [*found["runs"]] == raced
     assert found["claims"]
     assert not any("could not be measured" in note or "otherwise than plain" in note for note in found["notes"])
-    assert any("beginnings of stories stand in" in note for note in found["notes"])
+    assert any("beginnings of stories are used instead" in note for note in found["notes"])
     assert "<svg" in (tmp_path / "a.svg").read_text()
     if item == "tasks":
         assert any(entry.startswith("redrafter:") for entry in found["runs"]["T=0"]["entries"]), "it has a head"

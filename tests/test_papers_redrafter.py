@@ -374,13 +374,13 @@ def test_tasks_runs_and_says_what_is_not_here(run: Any, heads: Path, tmp_path: P
     ),
 )
 def test_a_script_runs(name: str, given: list[str], run: Any, heads: Path, tmp_path: Path) -> None:
-    """Without MT-Bench: stories stand in, and that is told."""
+    """Without MT-Bench: stories are used instead, and a note says so."""
     (tmp_path / "empty").mkdir()
     usual = "--data", str(tmp_path / "empty"), "--head", str(heads / "0"), "--langs", "en"
     found = run(name, *usual, *given)
     assert found["runs"]
     assert not any("could not be measured" in note or "otherwise than plain" in note for note in found["notes"])
-    assert any("beginnings of stories stand in" in note for note in found["notes"])
+    assert any("beginnings of stories are used instead" in note for note in found["notes"])
     assert found["claims"]
     if name == "packing":
         again = run(name, *usual, *given, "--batch")

@@ -225,18 +225,18 @@ def test_the_text_is_plain_decodings(lm: LanguageModel, random_head: Path, optio
 
 
 def drawn_by(coins: Coins) -> Any:
-    """`drawn_luck` with coins that are enumerated."""
+    """`drawn_noise` with coins that are enumerated."""
 
-    def drawn_luck(contexts: Any) -> Any:
-        def luck(ids: torch.Tensor, logs: torch.Tensor, place: int) -> torch.Tensor:
+    def drawn_noise(contexts: Any) -> Any:
+        def added_noise(ids: torch.Tensor, logs: torch.Tensor, place: int) -> torch.Tensor:
             order = np.argsort(ids[0, 0].numpy())
             weights = [Fraction(weight) for weight in logs[0, 0].exp().numpy()[order].tolist()]
             token = coins.fresh(Distribution(ids[0, 0].numpy()[order], np.array(weights)))
             return torch.where(ids == token, 0.0, -torch.inf)
 
-        return luck
+        return added_noise
 
-    return drawn_luck
+    return drawn_noise
 
 
 def law_with_head(monkeypatch: pytest.MonkeyPatch, rule: Rule, **options: Any) -> tuple[Any, Any]:
@@ -247,7 +247,7 @@ def law_with_head(monkeypatch: pytest.MonkeyPatch, rule: Rule, **options: Any) -
     monkeypatch.setattr(fitting, "head_for", lambda named, target: fitting.FittedHead(head))
 
     def play(coins: Coins) -> Any:
-        monkeypatch.setattr(search, "drawn_luck", drawn_by(coins))
+        monkeypatch.setattr(search, "drawn_noise", drawn_by(coins))
         drafter = ReDrafter(**options)
         drafter.fit(world.target)
         return outcome_of(played(world, rule, drafter, coins, nodes=4))

@@ -170,9 +170,9 @@ def test_every_source_is_used_where_it_is_there(tmp_path: Path) -> None:
 def test_languages_are_those_of_the_files(tmp_path: Path) -> None:
     suite = open_suite("multi-spec-bench", data=made(tmp_path))
     assert {prompt.language for prompt in suite.prompts} == {"de", "fr"}
-    assert any(note.startswith("fr summarization: passages of novel stand in") for note in suite.notes)
+    assert any(note.startswith("fr summarization: passages of novel replace") for note in suite.notes)
     assert any(note.startswith("fr code was not built") for note in suite.notes)
-    with pytest.raises(ValueError, match=r"no prompts of what was asked for: es .*was not built"):
+    with pytest.raises(ValueError, match=r"no prompts of the requested tasks and languages: es .*was not built"):
         open_suite("multi-spec-bench", data=tmp_path, languages=["es"], tasks=["rag"])
 
 
@@ -356,7 +356,7 @@ def test_a_limit_thins_every_cell(tmp_path: Path) -> None:
         ("continuation:fr", {"languages": ["fr"]}, "names its languages already; leave --langs out, or write"),
         ("dictspec", {"languages": ["crh"]}, "no language 'crh'.*; there is en, pl, uk, crh-Cyrl, crh-Latn"),
         ("dictspec", {"limit": 0}, "at least 1 prompt per cell, not 0"),
-        ("dictspec", {"languages": []}, "has no prompts of what was asked for"),
+        ("dictspec", {"languages": []}, "has no prompts of the requested tasks and languages"),
         ("prompts", {}, "prompts takes a file: write prompts:FILE"),
         ("replay:nothing.txt", {}, "there is no file nothing.txt, which replay:nothing.txt asks for"),
         ("dictspec", {"data": Path("nowhere")}, "there is no folder nowhere, which --data names"),
@@ -377,7 +377,7 @@ def test_what_is_not_there_is_told(tmp_path: Path, spec: str, how: dict[str, Any
         ('{"prompt": "a"}\n\n[1]\n', "line 3, is neither an object nor a text"),
         ('{"promt": "a"}\n', "line 1, needs one of 'prompt', 'turns' and 'messages', and has 'promt'"),
         ('{"prompt": "a", "turns": ["b"]}\n', "line 1, needs one of .*, not 'prompt' and 'turns'"),
-        ('[{"prompt": "a"},\n{"prompt": "b"}]\n', "line 1, is not JSON: .*; every line is one value of its own"),
+        ('[{"prompt": "a"},\n{"prompt": "b"}]\n', "line 1, is not JSON: .*; every line must be one JSON value"),
         ('{"prompt": "a", "prompt": "b"}\n', "line 1, cannot be read: it has 'prompt' twice"),
         ('{"prompt": "a \\ud83d"}\n', "line 1, cannot be read: it has half of a surrogate pair"),
         ("[" * 100_000 + "\n", "line 1, cannot be read: it is nested too deep"),

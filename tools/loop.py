@@ -22,7 +22,7 @@ from tools.plans import Schedule
 
 Report = Callable[[int, int, float, float], None]
 """Called after a step: step, steps in all, loss, tokens per second."""
-ANEW = "delete it to train this model from the beginning, or give another folder"
+RESTART = "delete it to train this model from the beginning, or give another folder"
 TOGETHER = 2048
 """Tokens in one forward: the logits are the largest thing in memory."""
 
@@ -56,7 +56,7 @@ class TrainingRun:
         self.step = 0
         self._order: tuple[tuple[int, int, int], NDArray[np.uint16]] | None = None
         if checkpoint.exists():
-            with usable(checkpoint, ANEW):
+            with usable(checkpoint, RESTART):
                 self._restore(read_state(checkpoint))
 
     def train(self, report: Report) -> None:

@@ -38,7 +38,7 @@ from paceline_make.states import read_state, resumable, usable
 from tools import corpus, tokenizers
 from tools.card import write_models_card
 from tools.corpus import CorpusText
-from tools.loop import ANEW, Report, TrainingRun
+from tools.loop import RESTART, Report, TrainingRun
 from tools.plans import PLANS, POSITIONS, WRITES, ModelPlan
 
 TOKENIZERS = {"byte-level": (tokenizers.byte_level, 8192), "unigram": (tokenizers.unigram, 6144)}
@@ -92,7 +92,7 @@ class Workshop:
         plan = next(plan for plan in PLANS if plan.name == name)
         model = blank(plan, self.tokenizer(plan.tokenizer))
         file = self.checkpoint(name)
-        with usable(file, ANEW):
+        with usable(file, RESTART):
             state: dict[str, Any] = read_state(file) if file.exists() else {"step": 0}
             if state["step"] < plan.schedule.steps:
                 raise InputError(

@@ -54,7 +54,7 @@ def origin(texts: Sequence[CorpusText]) -> list[str]:
     rows = ["| " + " | ".join(source_row(text)) + " |" for text in texts]
     command = "    python -m tools.pocket_redrafter --text ../shared/data/text --work build/redrafter --install"
     return [
-        "Openly licensed text. What the head is judged by was left out of its own training, not of the model's.",
+        "Openly licensed text. The evaluation texts were left out of the head's training, not of the model's.",
         "",
         *head,
         *rows,

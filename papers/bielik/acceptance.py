@@ -76,7 +76,7 @@ def claims(cells: Cells) -> Iterator[Claim]:
 
 
 def bounds() -> Iterator[str]:
-    """What the paper's own numbers say of its unit."""
+    """The unit that follows from the paper's own numbers."""
     four = [(PRINTED[d, s, t, 4], alpha) for (d, s, t, k), alpha in PRINTED.items() if (s, k) == (CONTEXT, 2)]
     gains = [more - alpha for more, alpha in four]
     yield (

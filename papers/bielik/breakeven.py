@@ -256,7 +256,7 @@ def remarks(found: Sequence[Condition]) -> Iterator[str]:
 
 
 def of_formula(points: Sequence[tuple[int, float]], measured: Points, r: float | None) -> Iterator[str]:
-    """What the formula was fitted to, or why it was not."""
+    """The points that the formula was fitted to, or why it was not."""
     counted = sum(alpha <= 1 for _, alpha in points)
     if not points:
         yield "no line is of a draft model and a fixed draft length, which the formula is for"
@@ -287,7 +287,7 @@ def same(ours: Iterable[float], printed: Iterable[float]) -> bool:
 
 
 def of_paper() -> Report:
-    """What follows from Tables 5, 7 and 11."""
+    """The consequences of Tables 5, 7 and 11."""
     found = means((k, alpha) for row in TABLE5.values() for k, alpha in zip((2, 4), row, strict=True))
     betas = {name: beta_of(found, RATIO, form) for name, form in FORMS.items()}
     formulas = by_formula(RATIO, dict.fromkeys(FORMS, BETA), SIZES)

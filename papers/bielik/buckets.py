@@ -108,7 +108,7 @@ def claims(found: Sequence[Condition]) -> Iterator[Claim]:
 
 
 def cost(alphas: Sequence[float], gains: Sequence[float], k: int, form: str) -> tuple[float, float]:
-    """What a round costs in plain tokens if it brings tokens by a form, and how far buckets are from that: the root
+    """The cost of a round in plain tokens if it brings tokens by a form, and the distance of buckets from it: the root
     mean square of the logarithms."""
     logs = np.log([FORMS[form](alpha, k) / gain for alpha, gain in zip(alphas, gains, strict=True)])
     return float(np.exp(logs.mean())), float(logs.std())

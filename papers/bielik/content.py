@@ -124,8 +124,8 @@ def content(given: Given) -> Report:
 
     The paper explains the gap between its data sets by content: formulaic text (lists, numbers, code) is predictable,
     and low ids mean the same in many vocabularies, so such drafts need no translation. It has no numbers but those of
-    Table 2. Here each kind has prompts of its own, and acceptance stands for every way to translate. The bundled models
-    have learnt stories alone, and what they write after a list is no list for long; the numbers are those of the models
+    Table 2. Here each kind has its own prompts, and acceptance stands for every way to translate. The bundled models
+    have learnt only stories, and after a list they do not write a list for long; the numbers are those of the models
     that you name.
     """
     if len(given.model) > 1 or len(given.k) > 1:

@@ -42,7 +42,7 @@ HEAD = ("", "W", "GB/s", "tokens/s", "J/token", "printed", "Wh of all texts")
 
 
 def claims() -> list[Claim]:
-    """What the paper's text says beside its table, and what follows from the table."""
+    """The statements of the paper's text beside its table, and the consequences of the table."""
     chip, system, l4, _, _, rtx = MACHINES
     ratio = l4.joules_per_token / chip.joules_per_token
     hours, other = (one.watt_hours(CONDITIONS * TEXTS * TOKENS) for one in (rtx, system))

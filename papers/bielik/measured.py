@@ -1,4 +1,5 @@
-"""What the measuring scripts share: data sets or their stand-ins, the ways to translate, and the paper's Tables 2 to 4.
+"""Shared by the measuring scripts: data sets or their substitutes, the ways to translate, and the paper's Tables 2 to
+4.
 
 The paper's texts are not here. Its Wikipedia articles are replaced by paragraphs of guides, documentation and novels,
 pl_alpaca by the Polish MT-Bench, and its made questions by questions written for this script. `--prompts
@@ -59,7 +60,7 @@ STRATEGIES = {
 """The paper's three, with its 5 tokens before a draft, and ours. The last is the same as `lattice` when greedy."""
 NOISY, CONTEXT = "lattice, shared noise", "context-aware"
 WIDE = 4
-"""A draft of k tokens of the draft model may become so many times k tokens of the target, or nodes of a lattice."""
+"""A draft of k tokens of the draft model may become this many times k tokens of the target, or nodes of a lattice."""
 DRAFTERS = "Bielik-1.5B", "Llama-3.2-1B", "Qwen2.5-1.5B"
 Key = tuple[str, str, str, int]
 """Drafter, strategy, data set and k."""
@@ -113,7 +114,7 @@ def method(drafter: str, strategy: str, k: int) -> str:
 
 
 def datasets(given: Given) -> tuple[dict[str, list[Prompt]], list[str]]:
-    """The prompts of every data set, and notes on what stands in for what."""
+    """The prompts of every data set, and notes on substitutes."""
     found, notes, own = dict[str, list[Prompt]](), list[str](), dict(given.prompts)
     for name in dict.fromkeys([*STAND_INS, *own]):
         if name in own:
@@ -140,7 +141,7 @@ def stand_in(name: str, given: Given) -> list[Prompt]:
 
 @dataclass(frozen=True)
 class Text:
-    """What a text counts."""
+    """The counts of a text."""
 
     rounds: int
     emitted: int
@@ -222,7 +223,7 @@ def percent(texts: Sequence[Text], unit: str = DRAFTED) -> str:
 
 
 def by_chance(one: Sequence[float], other: Sequence[float], *, paired: bool = False) -> str:
-    """What to add to a claim on two means, if chance alone could show it (t-test)."""
+    """The addition to a claim on two means, if chance alone could explain it (t-test)."""
     test = stats.ttest_rel if paired else stats.ttest_ind
     known = len(one) > 1 and len(other) > 1 and bool(np.ptp(np.concatenate([one, other])))
     chance = float(test(one, other).pvalue) if known else math.nan

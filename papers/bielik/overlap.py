@@ -52,7 +52,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What of a target's tokens a drafter has, too."""
+    """The share of a target's tokens that a drafter has, too."""
 
     tokens: int
     """Ordinary tokens of the target."""
@@ -144,7 +144,7 @@ def of_text(language: str) -> Cell:
 
 
 def claims(pairs: Pairs) -> Iterator[Claim]:
-    """What the paper says of its own pairs."""
+    """The paper's statements about its pairs."""
     here = {drafter: pairs[TARGET, drafter] for drafter in (*FOREIGN, RELATED) if (TARGET, drafter) in pairs}
     for drafter in [name for name in FOREIGN if name in here]:
         yield from intersection(drafter, here[drafter], pairs[drafter, TARGET])
@@ -161,7 +161,7 @@ def claims(pairs: Pairs) -> Iterator[Claim]:
 
 
 def intersection(drafter: str, there: Overlap, back: Overlap) -> Iterator[Claim]:
-    """What is in both vocabularies, of Polish tokens and of Polish text."""
+    """The share in both vocabularies, of Polish tokens and of Polish text."""
     both, either = there.polish_shared, there.polish + back.polish - there.polish_shared
     claim = f"most tokens with Polish letters of {TARGET} and {drafter} are absent from the intersection"
     ours = f"{both} of {either} are in it, {percent(there.polish_share)} of {TARGET}'s"

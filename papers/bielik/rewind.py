@@ -18,7 +18,7 @@ PREFIX, WINDOW = 5, 400
 """The paper's p, and the characters of text among which a draft is looked for."""
 LINE = "\n"
 NO_TOKEN = "\ufffd"
-"""What a decoder writes for a part of a character."""
+"""The replacement that a decoder writes for a part of a character."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Everything that is to be known of a GPU, in minutes: one command, one file, tables at the end.
+"""Everything that Paceline needs to know of a GPU, in minutes: one command, one file, tables at the end.
 
     python -m papers.device --minutes 8 --out runs/device.json
 
-Parts run one after the other, most important first, each in a process of its own and for its share of the minutes that
+Parts run one after the other, most important first, each in a separate process and for its share of the minutes that
 are left. The same command goes on with the parts that have no result yet; `--again` runs all. Without a GPU, and with
 `--small`, everything is tiny: that shows that the script works, and no speed.
 """

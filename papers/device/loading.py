@@ -1,4 +1,4 @@
-"""What the start of a program takes with a model, step by step. Run it in a process of its own.
+"""The seconds that a program takes to start with a model, step by step. Run it in a fresh process.
 
 python -m papers.device.loading --model pocket
 """

@@ -24,7 +24,7 @@ FEW = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What is run, and how much of it."""
+    """The work to run, and its amount."""
 
     model: str = "pocket"
     """Of the check and of the first start."""

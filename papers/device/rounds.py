@@ -1,4 +1,4 @@
-"""What rounds of methods take on a device, by what they spend it on; one finding for each method and temperature.
+"""The seconds of rounds of methods on a device, by part; one finding for each method and temperature.
 
     python -m papers.device.rounds --model pocket --methods plain auto lookup -n 32
 
@@ -110,7 +110,7 @@ def measured(lab: Lab, method: str, temperature: float) -> dict[str, Any]:
 
 
 def work(lab: Lab) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is not known yet, finding by finding."""
+    """The findings that are not known yet, one by one."""
     given = lab.given
     for method in given.methods:
         names = {f"{method} at {temperature:g}": temperature for temperature in given.temperatures}

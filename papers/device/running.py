@@ -1,4 +1,4 @@
-"""Parts in processes of their own, each with a time limit, and the file that keeps what they found.
+"""Parts in separate processes, each with a time limit, and the file that keeps their results.
 
 A part is a command of this Python. A part that ended by its limit keeps what it had found. If it `continues`, the next
 run tells it what is known, and it finds the rest.
@@ -44,9 +44,9 @@ class Part:
     command: Sequence[str]
     """Arguments of this Python."""
     words: Callable[[Sequence[Finding]], str]
-    """What it found, in a few words."""
+    """Its result, in a few words."""
     seconds: float = 30.0
-    """About what it takes on a large GPU: its share of the time."""
+    """About its seconds on a large GPU: its share of the time."""
     read: Callable[[str], list[Finding]] = findings_of
     """Standard output -> findings."""
     obstacle: str = ""
@@ -61,7 +61,7 @@ class Part:
         return self.name.partition(" ")[0]
 
     def said(self, found: Sequence[Finding]) -> str:
-        """What it found, in a few words; a part that says something else than it should ends no other part."""
+        """Its result, in a few words; a part whose words fail ends no other part."""
         try:
             return self.words(found) if found else ""
         except UNREADABLE as error:
@@ -70,7 +70,7 @@ class Part:
 
 @dataclass
 class Kept:
-    """What is known of a part."""
+    """The state of a part."""
 
     state: str
     why: str = ""
@@ -108,7 +108,7 @@ class Record:
 
 
 def here() -> dict[str, str]:
-    """What a number must say of the machine and the code that it was measured on."""
+    """The machine and the code that a number was measured on."""
     found = sitting()
     machine, versions, git = found["machine"], found["versions"], found["git"] or {}
     commit = f"{git.get('commit')}{' with changes' if git.get('changed') else ''}" if git else "no checkout"
@@ -118,7 +118,7 @@ def here() -> dict[str, str]:
 
 
 def alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether two numbers may stand in one table: all but the date is the same."""
+    """Whether two numbers may be in one table: all but the date is the same."""
     return {**one, "date": ""} == {**other, "date": ""}
 
 
@@ -197,7 +197,7 @@ def _ended(command: Sequence[str], limit: float, said: IO[str], warned: IO[str])
 def _group(
     command: Sequence[str], environment: Mapping[str, str], said: IO[str], warned: IO[str]
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process with a group of its own, which is gone afterwards: it is interrupted, so that it says what it has, and
+    """A process in a separate group, which is gone afterwards: it is interrupted, so that it reports what it has, and
     killed if it goes on."""
     child = subprocess.Popen(
         command,

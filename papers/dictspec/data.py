@@ -44,7 +44,7 @@ def tokenizers(named: Sequence[str] | None, sources: Sources, usual: Sequence[st
 
 @dataclass(frozen=True)
 class Fertility:
-    """What lines count. White space within a line counts as characters, that around it as nothing."""
+    """The counts of lines. White space within a line counts as characters, that around it as nothing."""
 
     tokens: int
     words: int

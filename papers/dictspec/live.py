@@ -52,7 +52,7 @@ Runs = Mapping[str, Mapping[str, Run]]
 
 
 def engine_of(given: Given, folder: str, way: str, dictionary: Path | None) -> dict[str, Any]:
-    """What vLLM is made with."""
+    """The arguments of vLLM."""
     engine: dict[str, Any] = {"model": folder, "dtype": given.dtype, "seed": 0, "max_num_seqs": given.batch}
     engine |= {"max_model_len": given.context, "enforce_eager": True, "disable_log_stats": False}
     if way == NGRAM:
@@ -76,7 +76,7 @@ def settings_of(command: Sequence[str]) -> dict[str, Any]:
 
 
 def written(given: Given, engine: dict[str, Any], prompts: Sequence[str]) -> Run:
-    """Texts by an engine of its own."""
+    """Texts by a separate engine."""
     vllm = VLLMEngine(given.vllm, engine)
     try:
         vllm.write(prompts[:1], temperature=0.0, max_tokens=8)

@@ -1,4 +1,4 @@
-"""What the DictSpec paper reports, and the names that its tokenizers have elsewhere."""
+"""The numbers of the DictSpec paper, and the names that its tokenizers have elsewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FERTILITY = {
     "Qwen 3.5": {"en": 1.30, "uk": 2.59, "crh-Cyrl": 3.51, "crh-Latn": 3.01},
     "Llama 3.3": {"en": 1.23, "uk": 2.38, "crh-Cyrl": 3.89, "crh-Latn": 2.94},
 }
-"""Table 3: tokens per word on FLORES+, and for crh-Cyrl on the validation split of its own corpus."""
+"""Table 3: tokens per word on FLORES+, and for crh-Cyrl on the validation split of the crh-Cyrl corpus."""
 
 
 class Best(NamedTuple):
@@ -73,8 +73,8 @@ def paper_name(name: str) -> str | None:
     return next((known for known, pattern in NAMED.items() if re.search(pattern, name.lower())), None)
 
 
-def stands_in(name: str) -> bool:
-    """Whether a folder or model is named after a tokenizer of the paper, or one that stands in for it."""
+def is_comparable(name: str) -> bool:
+    """Whether a folder or model is named after a tokenizer of the paper, or a substitute for one."""
     return paper_name(name) is not None or any(re.search(one, name.lower()) for one in STAND_INS.values())
 
 

@@ -1,4 +1,4 @@
-"""What drafting takes inside vLLM: microseconds of a step for each request, by the length of the texts."""
+"""The time of drafting inside vLLM: microseconds of a step for each request, by the length of the texts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def report(found: Sequence[Proposed], given: Given) -> Report:
 
 
 def proposing(given: Given) -> Report:
-    """What drafting takes inside vLLM: microseconds of a step for each request, by the length of the texts.
+    """The time of drafting inside vLLM: microseconds of a step for each request, by the length of the texts.
 
     No vLLM is needed: the proposer is called as vLLM calls it, with rows of a real text that go on as that text does.
     The paper has no such table.

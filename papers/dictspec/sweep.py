@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 TOKENIZERS = ("mistral-v3", "mistral-nemo-tekken", "llama3", "qwen2-2.5-3", "gpt2")
 LANGUAGES = ("uk", "crh-Cyrl", "crh-Latn")
-"""What is taken from the data folder where nothing is named: the paper's languages, and five tokenizers as it has."""
+"""The defaults from the data folder: the paper's languages, and five tokenizers, as many as the paper has."""
 SETTINGS = "settings.json"
 Pair = tuple[str, str]
 
@@ -197,7 +197,7 @@ def _each(jobs: Sequence[tuple[Path, Settings, Pair]], workers: int) -> Iterator
 
 
 def _alone() -> None:
-    """A worker does not hear Ctrl-C, for whoever started it stops it, and ends with the process that started it."""
+    """A worker ignores Ctrl-C, since the process that started it stops it, and ends with that process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     parent = multiprocessing.parent_process()
@@ -240,7 +240,7 @@ def best(cells: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 
 def ngrams(order: int) -> str:
-    """The paper's name for dictionaries of n-grams of up to so many words: n1, n12, n123."""
+    """The paper's name for dictionaries of n-grams of up to ``order`` words: n1, n12, n123."""
     return "n" + "".join(map(str, range(1, order + 1)))
 
 

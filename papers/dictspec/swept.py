@@ -1,4 +1,4 @@
-"""What a sweep says: Tables 2 and 4 and Figures 1 to 3. Each reads the folder that `sweep` made."""
+"""The results of a sweep: Tables 2 and 4 and Figures 1 to 3. Each reads the folder that `sweep` made."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from papers.dictspec.numbers import (
     FERTILITY,
     FLAT_FROM,
     STAND_INS,
+    is_comparable,
     paper_best,
     paper_name,
-    stands_in,
 )
 from papers.dictspec.sweep import best, by_rule, ngrams, read
 from papers.driver import Given
@@ -162,7 +162,10 @@ def _pearson(*columns: Any) -> tuple[float, float]:
 def correlations(found: pd.DataFrame, rule: str) -> Iterator[Claim]:
     """The correlation over all points, and over those that the paper has."""
     yield from correlated(found, f"{rule}: fertility and best speed-up correlate")
-    named = {"without tokenizers that are no kin of the paper's": stands_in, "with the paper's tokenizers": paper_name}
+    named = {
+        "without tokenizers that are no kin of the paper's": is_comparable,
+        "with the paper's tokenizers": paper_name,
+    }
     for which, known in named.items():
         kept = found[[bool(known(name)) for name in found.tokenizer]]
         if len(kept) < len(found):
@@ -182,7 +185,7 @@ def absent_notes(found: pd.DataFrame) -> Iterator[str]:
     missing = [name for name in FERTILITY if name not in here]
     names = sorted(set(found.tokenizer))
     absent = [f"{name} ({_stand_in(name, names)})" if _stand_in(name, names) else name for name in missing]
-    others = [name for name in names if not stands_in(name)]
+    others = [name for name in names if not is_comparable(name)]
     yield f"in the paper and not here: {', '.join(absent) or 'none'}; here and not kin to the paper's: " + (
         ", ".join(others) or "none"
     )
@@ -190,7 +193,7 @@ def absent_notes(found: pd.DataFrame) -> Iterator[str]:
 
 def _stand_in(name: str, names: Sequence[str]) -> str:
     found = next((one for one in names if name in STAND_INS and re.search(STAND_INS[name], one.lower())), None)
-    return "" if found is None else f"{found} stands in"
+    return "" if found is None else f"{found} instead"
 
 
 def fertility_row(one: Any, speeds: Sequence[float]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ FORESEEN = {"model": "pocket", "draft": "pocket-draft", "dtype": "float32", "exi
 LAW = {
     "branches": count("N", "outcomes that get a draft", 4),
     "anew": Option("N", "tokens of a draft that nothing was drafted ahead for (as others have)", int),
-    "waiting": Option("MS", "a target that waits for so many milliseconds", float, 0.0),
+    "waiting": Option("MS", "a target that waits for this many milliseconds", float, 0.0),
 }
 HOT = {"temperature": 0.8}
 ITEMS = (

@@ -1,4 +1,4 @@
-"""What the items of the Mirror-SD paper share: options, the two ways to draft with one model, and numbers of rounds.
+"""Shared by the items of the Mirror-SD paper: options, the two ways to draft with one model, and numbers of rounds.
 
 `mirror` drafts beside the target; `assistant` is the paper's vanilla speculative decoding, which drafts in turns. Both
 get the same draft model and the same length, so they draft the same tokens, and only the time differs.
@@ -25,7 +25,7 @@ OWN, PUBLISHED = "mirror", "mirror:paper"
 GAMMA = 7
 """Tokens of a draft in all of the paper's tables."""
 MOMENT = ["unit", "turn", "repeat", "prompt"]
-"""What two texts have in common that are compared."""
+"""The fields in which two compared texts are equal."""
 DRAFTING = "seconds_draft"
 """The column of rounds with the seconds of drafting that the round waited for."""
 
@@ -48,7 +48,7 @@ def options(*names: str, **own: Any) -> dict[str, Option]:
 
 
 def two(given: Given, draft: str, gamma: int) -> Two:
-    """Both ways to draft so many tokens with a model."""
+    """Both ways to draft ``gamma`` tokens with a model."""
     if "'" in draft:
         raise ValueError(f"no method can name {draft}, which has a quote in its name; rename the folder of the model")
     place = f",device='{given.draft_device}'" if given.draft_device else ""
@@ -98,7 +98,7 @@ def estimate(ratios: Any) -> Estimate:
 
 
 def doubt_of(found: Estimate) -> str:
-    """What a verdict that follows from this ratio must say of its certainty."""
+    """The certainty of a verdict that follows from this ratio."""
     return "" if found.excludes(1) else CHANCE if found.bounded else UNBOUNDED
 
 

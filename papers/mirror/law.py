@@ -79,7 +79,7 @@ def claims(cells: Sequence[OverlapCell]) -> Iterator[Claim]:
     yield Claim("the gain is the law's", "exactly", ours, min(kept) >= OF_THE_LAW)
     gains = [cell.gain(cell.turns_everywhere).observed for cell in cells]
     ours = f"{min(gains):.2f} to {max(gains):.2f} times turns on all threads"
-    yield Claim("it is faster than drafts in turns", "where each model has devices of its own", ours, min(gains) > 1)
+    yield Claim("it is faster than drafts in turns", "where each model has its own devices", ours, min(gains) > 1)
 
 
 def report(cells: Sequence[OverlapCell], notes: Sequence[str]) -> Report:
@@ -93,7 +93,7 @@ def law(given: Given) -> Report:
     Every part is measured by itself, in turns with the runs: the target up to its exit and behind it, reading the exit,
     forwards of the draft model, and how much the two slow one another down. Beside it stand the same drafts made in
     turns, with as many threads for each model, and with all threads for both. With ``--waiting`` the target is on a
-    device that is made up: it waits for so many milliseconds and leaves the cores alone.
+    simulated device: it waits for this many milliseconds and leaves the cores alone.
     """
     lm = load(MODEL_OF_A_DEVICE if given.waiting else given.model, dtype=given.dtype)
     if given.waiting:

@@ -56,7 +56,7 @@ def claims(runs: Runs, cells: Cells) -> Iterator[Claim]:
 
 
 def of_lengths(run: Summary, draft: str, few: int, many: int, cells: Mapping[int, Two]) -> Iterator[Claim]:
-    """What the longest drafts of a model bring and take, beside the shortest."""
+    """The tokens and seconds of a model's longest drafts, beside the shortest."""
     for way in Two._fields:
         claim = f"{draft}, {way}: drafts of {many} tokens bring more tokens a round (1 + E[A]) than drafts of {few}"
         long, short = getattr(cells[many], way), getattr(cells[few], way)

@@ -45,7 +45,7 @@ ABSENT = (
 )
 SAME = (
     "with one draft model and one length the paper expects the same E[A] of mirror and vanilla (its appendix B); in "
-    "its Table 1 mirror has a draft model of its own"
+    "its Table 1 mirror has another draft model"
 )
 AS_PUBLISHED = "methods named :paper draft as published, without the shared noise"
 Runs = Mapping[float, Summary]
@@ -53,7 +53,7 @@ Runs = Mapping[float, Summary]
 
 
 def methods(lab: Lab) -> dict[str, str]:
-    """What drafts, by name: mirror first, then vanilla speculative decoding."""
+    """The methods, by name: mirror first, then vanilla speculative decoding."""
     given, both = lab.given, two(lab.given, lab.given.draft, lab.given.gamma)
     found = {MIRROR: both.mirror, VANILLA: both.vanilla} | {rival: rival for rival in given.rivals}
     try:
@@ -172,9 +172,9 @@ def tasks(given: Given) -> Report:
     """Table 1 and Figure 3b: the tasks of Spec-Bench at temperatures 0 and 1, beside other methods.
 
     Of the paper's rivals, vanilla speculative decoding (`assistant`), prompt lookup (PLD), Token Recycling and
-    Lookahead are here, the last three as published. Beside them stand `unispec`, `auto`, and `redrafter` where the
-    target has a head. Where Spec-Bench is not in the data folder, beginnings of stories stand in for it. E[A] is the
-    number of accepted drafted tokens of a round.
+    Lookahead are here, the last three as published. Added are `unispec`, `auto`, and `redrafter` if the target has a
+    head. If Spec-Bench is not in the data folder, beginnings of stories are used instead. E[A] is the number of
+    accepted drafted tokens of a round.
     """
     lab = Lab(given)
     names, how, heats = methods(lab), prompts(lab), sorted(set(given.temperature))

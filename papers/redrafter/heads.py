@@ -1,4 +1,4 @@
-"""What the items of the ReDrafter paper share: options, the model and its head, and how texts are written.
+"""Shared by the items of the ReDrafter paper: options, the model and its head, and how texts are written.
 
 Beams are drafted by `redrafter:paper`, as published, or by `redrafter`, which ranks by the shared noise and sends
 everything that the search chose.

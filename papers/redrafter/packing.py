@@ -20,7 +20,7 @@ from papers.unispec.methods import filling
 
 WIDTHS, LENGTH, WIDE, BATCHES = (2, 5, 20, 70), 5, 8, (1, 2, 4)
 PAPER_SAVED, PAPER_WIDTHS = (0.3, 0.6), (5, 70)
-"""What packing leaves out in the paper, with the narrowest and the widest beams that it counts."""
+"""The share saved by packing in the paper, with the narrowest and the widest beams that it counts."""
 Counts = tuple[list[int], list[int]]
 """Of every draft its tokens before packing and after."""
 
@@ -33,7 +33,7 @@ def note(counts: Counts, tree: DraftTree, length: int) -> None:
 
 
 def counted(lab: Lab, widths: Sequence[int], length: int) -> dict[int, Counts]:
-    """What packing saves at every width, counted once and kept."""
+    """The tokens saved by packing at every width, counted once and kept."""
     entries = {spec(lab.given, width, length, method=METHOD): width for width in widths}
     found: dict[int, Counts] = {width: ([], []) for width in widths}
 

@@ -59,7 +59,7 @@ def datasets(lab: Lab) -> dict[str, Path]:
 
 
 def methods(lab: Lab) -> dict[str, str]:
-    """What drafts, by name."""
+    """The methods, by name."""
     given = lab.given
     own = {name: spec(given, given.width, given.length, method=name) for name in (METHOD, OWN)}
     head = "shipped" if given.head is None else given.head

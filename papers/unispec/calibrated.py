@@ -1,4 +1,4 @@
-"""What calibrations find: Table 14 and Figures 2, 5 and 6."""
+"""The results of calibrations: Table 14 and Figures 2, 5 and 6."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Of = Callable[[Calibration], Sequence[float]]
 
 
 def table14(given: Given) -> Report:
-    """Table 14: how calibration fits and searches, with what comes of each part here."""
+    """Table 14: how calibration fits and searches, with the result of each part here."""
     lab = SizesLab(given)
     found = lab.needed({lab.method: lab.calibrate(lab.method, procedure="paper")}, "calibrated")[lab.method]
     if not isinstance(found, Runs):

@@ -1,6 +1,6 @@
 """Calibration as the paper has it: its Algorithm 1, lines 3 to 11, appendix F and Table 14.
 
-Every draft size g_i has a run of its own: the method writes the calibration prompts at that size. The run gives tau_i,
+Every draft size g_i has a separate run: the method writes the calibration prompts at that size. The run gives tau_i,
 tokens per round, and s_i, the seconds of a forward: scoring, reading and judging, without drafting. A B-spline of
 degree 2 with 8 uniform knots is fitted to the seconds and a cubic to the tokens, and g* is the argmax of their ratio
 over all sizes between the smallest and the largest g_i.
@@ -46,7 +46,7 @@ class Runs(Calibration):
 
 
 def even(least: int, most: int, runs: int = RUNS) -> list[int]:
-    """So many whole numbers at equal distances, both ends among them; all there are where those are fewer."""
+    """``runs`` whole numbers at equal distances, both ends among them; all there are if those are fewer."""
     return sorted({round(size) for size in np.linspace(least, most, runs).tolist()})
 
 
@@ -152,8 +152,8 @@ def write_prompts(
     limit: int,
     data: Path | None,
 ) -> tuple[int, list[str]]:
-    """Keep so many prompts of a suite as a file, from all over its cells, and others than the ``limit`` of each cell
-    that a race writes. How many there are, and notes where there are too few."""
+    """Keep ``count`` prompts of a suite as a file, from all over its cells, and others than the ``limit`` of each cell
+    that a race writes. Returns how many there are, and notes if there are too few."""
     opened = partial(open_suite, suite, data=data, tasks=tasks, languages=languages)
     raced = {prompt.key for prompt in opened(limit=limit).prompts}
     every = opened().prompts
@@ -227,7 +227,7 @@ def named(places: Sequence[str], *labels: str) -> dict[str, tuple[str, Calibrati
     for place in places:
         name, _, folder = place.rpartition("=") if not Path(place).exists() else (Path(place).name, "", place)
         if not name or name in found:
-            raise ValueError(f"{place!r} needs a name of its own; write NAME=DIR")
+            raise ValueError(f"{place!r} needs another name; write NAME=DIR")
         kept = Kept.read(Path(folder))
         found[name] = str(kept.asked.get("model", "")), kept.of(*labels)
     return found

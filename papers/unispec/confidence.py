@@ -19,7 +19,7 @@ Nodes = tuple[list[float], list[int]]
 
 
 def note(nodes: Nodes, tree: DraftTree, tokens: Sequence[int], *, own: bool = False) -> None:
-    """A round: what was sent, and what came. A node's score is its ``own``, or that of its path."""
+    """A round: the nodes sent, and the emitted tokens. A node's score is its ``own``, or that of its path."""
     if not len(tree):
         return
     taken = np.zeros(len(tree), np.int64)
@@ -52,7 +52,7 @@ def rising(entry: str, nodes: Nodes, tenths: Sequence[tuple[float, float, int]])
 
 
 def expected(run: Summary) -> tuple[list[Curve], list[str]]:
-    """What planners expected of rounds and what came, in groups of equal size."""
+    """The tokens that planners expected of rounds and the emitted ones, in groups of equal size."""
     lines, notes = list[Curve](), list[str]()
     for number, entry in enumerate(run.entries):
         found = [r.rounds for r in run.records(entry) if r.rounds is not None and "expected_tokens" in r.rounds]
@@ -99,9 +99,9 @@ def figure3(given: Given) -> Report:
     """Figure 3: how often nodes are accepted by their score, and how many nodes have which score.
 
     A node's score is what its method ranks it by: as published the probability of its own candidate, else the product
-    of those on the way to it; with the shared noise these are no probabilities. Beside the paper's figure stands what
-    planners expected of rounds and what came. Drafts are as large as their methods make them, unless ``--nodes`` says
-    otherwise.
+    of those on the way to it; with the shared noise these are no probabilities. Beside the paper's figure are the
+    tokens that planners expected of rounds and the emitted ones. Drafts are as large as their methods make them, unless
+    ``--nodes`` says otherwise.
     """
     lab = SizesLab(given)
     nodes = dict[str, Nodes]()

@@ -27,8 +27,8 @@ def lengths_within(limit: int | None) -> list[int]:
 
 
 def fitted(prompt: Prompt, vocabulary: Vocabulary, text: str, length: int, tokens: int) -> Prompt:
-    """The same prompt, of whose context a text of so many tokens fills the rest. Later turns and the answers to all
-    have their room."""
+    """The same prompt with a text before it that fills a context of ``length`` tokens. Later turns and the answers to
+    all have their room."""
     first, *later = prompt.turns
     taken = sum(len(vocabulary.encode(turn)) for turn in later) + len(prompt.turns) * (tokens + TEMPLATE)
     room = length - taken - SPARE

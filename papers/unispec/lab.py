@@ -1,4 +1,4 @@
-"""What the items of the UniSpec paper share: calibrations and races that are kept in a folder, and what stands beside.
+"""Shared by the items of the UniSpec paper: calibrations and races kept in a folder, and the methods to compare with.
 
 Every table has the paper's method as it was published (`unispec:paper`). Beside it stand the same method with the
 shared noise, where texts are sampled, so that what the noise adds is seen; our `unispec`; and `auto`. Tables 14 and 15
@@ -101,8 +101,8 @@ class SizesLab(Lab):
         seconds: float | None = None,
     ) -> Calibration | None:
         """The best size of a method on this machine: of one as published by the paper's procedure, runs of ``sizes``;
-        of others by ours, within so many ``seconds``, unless a procedure is named. The prompts are of the suite of the
-        race, and others than the race's."""
+        of others by ours, within ``seconds``, unless a procedure is named. The prompts are of the suite of the race,
+        and others than the race's."""
         method = method or self.method
         by_runs = (procedure or procedure_of(method)) == "paper"
         with self.trying(label, threads):
@@ -136,7 +136,7 @@ class SizesLab(Lab):
         )
 
     def _calibration_prompts(self, count: int) -> tuple[str, int]:
-        """A suite of so many prompts to calibrate on, and how many it has."""
+        """A suite of ``count`` prompts to calibrate on, and how many it has."""
         file = self.out / f"calibration-{count}.jsonl"
         if count not in self._counts:
             given, what = self.given, self.prompts()
@@ -146,7 +146,7 @@ class SizesLab(Lab):
         return f"prompts:{file}", self._counts[count]
 
     def prompts_of(self, count: int) -> int:
-        """How many prompts there are where so many were wanted to calibrate on."""
+        """How many prompts there are if ``count`` were requested to calibrate on."""
         return self._counts.get(count, count)
 
     def keep(self, label: str, found: Calibration) -> None:
@@ -167,7 +167,7 @@ class SizesLab(Lab):
         return sized(self.method, self.size())
 
     def beside(self, temperature: float | None = None) -> list[str]:
-        """What stands beside the method that is looked at, at the calibrated sizes."""
+        """The methods to compare the item's method with, at the calibrated sizes."""
         warm = (self.temperature if temperature is None else temperature) > 0
         found = [sized(shared(self.method), self.size())] if warm and published(self.method) else []
         own = [sized(OWN, self.size(OWN))] if self.method != OWN else []

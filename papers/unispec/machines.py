@@ -17,7 +17,7 @@ Runs = Mapping[tuple[str, str], Sequence[Summary]]
 """By testbed and model: of one language, of several, or both."""
 BYTES = 2**30
 RECIPE = "suite", "limit", "max_new_tokens", "temperature", "rule"
-"""What of a recipe speed-ups depend on."""
+"""The parts of a recipe on which speed-ups depend."""
 
 
 def main(given: Given) -> Report:
@@ -69,7 +69,7 @@ def testbeds(runs: Runs) -> Table:
 
 
 def rows(runs: Runs, *, several: bool) -> list[Row]:
-    """What drafts, in all runs of several languages or of one."""
+    """The methods, in all runs of several languages or of one."""
     return [
         (f"{bed}  {model}  {entry}", run, entry)
         for (bed, model), found in runs.items()

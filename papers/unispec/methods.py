@@ -196,7 +196,7 @@ def table8(given: Given) -> Report:
 
 
 def filling(limit: int, batch: int) -> int:
-    """So many prompts, or a few more, that no batch of this size is smaller than the others."""
+    """``limit`` prompts, or a few more so that no batch of this size is smaller than the others."""
     return batch * math.ceil(limit / batch)
 
 

@@ -113,7 +113,7 @@ def table16(given: Given) -> Report:
 
 
 def searched(found: Runs) -> int:
-    """What grid search takes: the run of most tokens per second, drafting included."""
+    """The choice of grid search: the run with most tokens per second, drafting included."""
     return best({g: tokens / took for g, tokens, took in zip(found.sizes, found.tokens, found.whole, strict=True)})
 
 

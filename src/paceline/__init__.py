@@ -1,7 +1,7 @@
 """Lossless speculative decoding for any transformers causal language model.
 
-This file is the only door. Names are fetched on first use, so that `import paceline` costs milliseconds and
-brings in neither torch nor transformers.
+This file is the only entrance. Names are fetched on first use, so that `import paceline` costs milliseconds and imports
+neither torch nor transformers.
 """
 
 from importlib import import_module

@@ -62,7 +62,7 @@ def exact(module: str, finds_the_same: Callable[[ModuleType], bool]) -> ModuleTy
 
 
 def _digest(function: Any) -> str:
-    """Of all that a function is compiled from. Numba itself looks only at the file that it stands in."""
+    """The digest of everything a function is compiled from. Numba itself looks only at the function's own file."""
     return _digest_of(Path(function.__code__.co_filename).parent)
 
 

@@ -1,8 +1,8 @@
 """One sequence: the tokens committed so far, and when it ends.
 
-A context holds all that a drafter may know: the tokens, the sampling settings, and the public noise with which the
-target will choose (`Context.gumbel`). A candidate ranked by log-score plus that noise is more likely to be the target's
-choice. The target does not look at the draft, so a draft that knows the noise cannot change the text.
+A context holds everything that a drafter may know: the tokens, the sampling settings, and the public noise with which
+the target will choose (`Context.gumbel`). A candidate ranked by log-score plus that noise is more likely to be the
+target's choice. The target does not look at the draft, so a draft that knows the noise cannot change the text.
 """
 
 from __future__ import annotations
@@ -279,8 +279,8 @@ _ALONE = _Scratch()._references()
 
 
 def enlarged(tokens: Ints, length: int) -> Ints:
-    """The tokens in memory for so many, or for twice as many as before: what grows by its last token copies each token
-    only a few times."""
+    """The tokens in memory for ``length`` of them, or for twice as many as before: a text that grows by its last token
+    copies each token only a few times."""
     grown = np.empty(max(length, 2 * len(tokens)), np.int64)
     grown[: len(tokens)] = tokens
     return grown

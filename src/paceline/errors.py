@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree: `except PacelineError` catches all that Paceline reports on purpose.
+"""The tree of errors: `except PacelineError` catches every error that Paceline raises on purpose.
 
     PacelineError
     ├── InputError (ValueError)         a value, an option or a file that cannot be used: a user's mistake
@@ -11,9 +11,9 @@
     │   └── CallbackError               a logits processor, a criterion, an observer or a progress callback that raised
     └── Unavailable                     an optional part of a comparison that this machine does not have
 
-The text of each is one sentence that names the wrong value and what to do about it. The command line prints it without
-a traceback. It ends with exit code 2 for a user's mistake and with 1 for a defect; a defect of Paceline's own parts
-keeps its traceback. Any other exception is a defect of Paceline or of a library below it.
+The text of each is one sentence that names the wrong value and how to correct it. The command line prints it without a
+traceback. It ends with exit code 2 for a user's mistake and with 1 for a defect; a defect of Paceline's own parts keeps
+its traceback. Any other exception is a defect of Paceline or of a library below it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DrafterError(DefectError):
     """A drafter that raised or gave no valid draft, or a planner that raised."""
 
     part = ""
-    """Who failed, as the message begins; nobody is named yet where a draft's own check raised."""
+    """The part that failed, as the message begins; not yet named where a draft's own check raised."""
     reported = False
     """Whether the warning was given."""
 
@@ -89,13 +89,13 @@ def is_own(part: object) -> bool:
 
 
 def called(kind: str, part: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """What a caller's function returns; its exception becomes a `CallbackError` that names the function."""
+    """The return value of a caller's function; its exception becomes a `CallbackError` that names the function."""
     try:
         return part(*given, **named)
     except CallbackError:
         raise  # of a callback inside this one, which is named already
     except Exception as error:
-        raised = CallbackError(f"the {kind} {name_of(part)} failed: {told(error)}")
+        raised = CallbackError(f"the {kind} {name_of(part)} failed: {reason(error)}")
         raised.own = is_own(part)
         raise raised from error
 
@@ -105,7 +105,7 @@ def name_of(part: object) -> str:
     return getattr(part, "__qualname__", "") or type(part).__qualname__
 
 
-def told(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """An exception in a clause: its class and its message."""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

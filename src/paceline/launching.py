@@ -19,7 +19,7 @@ def installed() -> bool:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-    """Start so many programs of a kernel, on the device of its first argument. All launches pass here."""
+    """Start a ``grid`` of programs of a kernel, on the device of its first argument. All launches pass here."""
     device: torch.device = arguments[0].device
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel[grid](*arguments, **constants)

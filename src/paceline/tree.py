@@ -310,7 +310,7 @@ def line(length: int) -> tuple[Ints, Floats]:
 
 
 def _ids(tokens: Sequence[int] | Ints) -> Ints:
-    """Token ids as an array of their own. Other numbers than whole ones raise a TypeError instead of being cut off."""
+    """Token ids as a separate array. Other numbers than whole ones raise a TypeError instead of being cut off."""
     if isinstance(tokens, np.ndarray):
         if len(tokens) and tokens.dtype.kind not in "iu":
             raise TypeError(f"token ids are whole numbers, not {tokens.dtype}")

@@ -80,7 +80,7 @@ class Kind(StrEnum):
 
     @classmethod
     def of(cls, source: str, drafted: float, refused: float) -> Kind:
-        """The kind of a token with a source (or ""), in a round with so many drafted nodes that was refused or not."""
+        """The kind of a token with a source (or ""), in a round with ``drafted`` nodes that was refused or not."""
         if source:
             return cls.ACCEPTED
         if not drafted:

@@ -51,7 +51,7 @@ class DemoMethod(Contestant[DemoTask, Generation]):
 
 @dataclass(frozen=True)
 class Shown(Texts[Generation]):
-    """What a race of methods showed; the base is plain decoding."""
+    """The result of a race of methods; the base is plain decoding."""
 
     methods: list[str]
     """Plain decoding first."""
@@ -153,8 +153,8 @@ def shown(
     contestants = [DemoMethod(name, lm, settings) for name, settings in methods.items()]
     race = Race(contestants=contestants, clock=time.perf_counter, progress=progress)
     for count in (WARM_UP, TRIED):
-        for who in contestants:
-            who.begin()
+        for contestant in contestants:
+            contestant.begin()
         tried = race.heat(DemoTask(prompts[0], count), 0, 0)
     left = end - time.monotonic()
     fitting = int(min(tokens, max(least, _fitting(tried, left / len(prompts)))))
@@ -166,7 +166,7 @@ def shown(
 
 
 def _fitting(tried: Heat[Generation], seconds: float) -> float:
-    """How long texts may be, so that every method writes one in so many seconds."""
+    """How long texts may be, so that every method writes one in ``seconds``."""
     whole = sum(lap.seconds for lap in tried.laps.values())
     token = sum(1 / _speed(lap.result) for lap in tried.laps.values())
     return TRIED + (seconds - whole) / token

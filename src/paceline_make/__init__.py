@@ -1,2 +1,2 @@
-"""What is made before a text is written: draft heads are trained (the only room where gradients flow), dictionaries and
+"""Preparation before texts are written: draft heads are trained (the only room where gradients flow), dictionaries and
 datastores are built from texts, on one machine or on a cluster."""

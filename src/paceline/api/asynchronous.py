@@ -39,7 +39,7 @@ class StreamReader:
         self.ended = False
         """Whether no piece follows those that are unread."""
         self.error: BaseException | None = None
-        """What ended the text too early."""
+        """The error that ended the text too early."""
         self.loop = asyncio.get_running_loop()
         self.news = asyncio.Event()
         """Set after every round that brought pieces, and at the end."""
@@ -76,7 +76,7 @@ class StreamReader:
 
 
 class SharedBatch:
-    """The batch of all texts of a model that event loops read. Several loops, each in a thread of its own, may read."""
+    """The batch of all texts of a model that event loops read. Several loops, each in its own thread, may read."""
 
     def __init__(self) -> None:
         self._tray = Tray(self._note)
@@ -209,7 +209,7 @@ class SharedBatch:
 
 
 async def _apart(write: Callable[[], Writing]) -> Writing:
-    """Make a text in a thread of its own: what drafts may have to be loaded first."""
+    """Make a text in a thread: its drafter may have to be loaded first, which takes seconds."""
     thread = ThreadPoolExecutor(1, THREAD)
     try:
         return await asyncio.get_running_loop().run_in_executor(thread, write)

@@ -73,9 +73,9 @@ class TextBatch:
         return writing
 
     def pause(self, writing: Writing) -> None:
-        """Give a text's seat and rows to others for now. `resume` goes on with it: it becomes the same text, and reads
-        again what nobody has kept of its rows. Under the rejection rule it follows the same law. A text that has ended
-        stays as it is."""
+        """Give a text's seat and rows to others for now. `resume` goes on with it: the text comes out the same, and
+        rows that were not kept are computed again. Under the rejection rule it follows the same law. A text that has
+        ended stays as it is."""
         self._batch.refuse_inside()
         session = writing.session
         if writing in self._waiting:

@@ -234,7 +234,7 @@ ARGUMENTS = (
 
 
 def _where(name: str) -> str:
-    """What to do about an argument that `load` does not have."""
+    """Advice about an argument that `load` does not have."""
     if name in LOADING:
         return LOADING[name]
     if name in Options.__annotations__:
@@ -284,7 +284,7 @@ def load(
     as in transformers: `LanguageModel.defaults`. ``generation_config=False`` leaves all but the end-of-text tokens out.
 
     ``trust_remote_code`` runs the Python code that this model or its tokenizer brings along, which can do anything on
-    this machine. A draft model with code of its own is loaded by itself and given as ``draft_model``.
+    this machine. Load a draft model that brings its own code separately, and pass it as ``draft_model``.
     """
     from paceline.targets.load import open_model
 

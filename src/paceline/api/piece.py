@@ -1,7 +1,7 @@
 """The events that a text is made of: one for each token, with the text that became certain by it.
 
-All that shows or sends a text reads these: streams, chats, pictures, records. `Pieces` alone makes them, of the tokens
-that the engine committed, one after the other. So they do not depend on how rounds or readers cut the text.
+Every part that shows or sends a text reads these: streams, chats, pictures, records. `Pieces` alone makes them, of the
+tokens that the engine committed, one after the other. So they do not depend on how rounds or readers cut the text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TokenLogprob:
     token: int
     """The token's id."""
     text: str
-    """What it spells; bytes that are no character by themselves as ``\\xf0``. Empty without a tokenizer."""
+    """Its text; bytes that are no character by themselves as ``\\xf0``. Empty without a tokenizer."""
     bytes: bytes
     logprob: float
 
@@ -56,9 +56,9 @@ class Logprobs(TokenLogprob):
 
 @dataclass(frozen=True)
 class Piece:
-    """What a stream hands out: a token, and the text that became certain with it. Often that is none, when a character
-    is cut, or what might begin a stop string is held back; the token that ends the text brings all of it. Only a text
-    that is cancelled between two tokens may end with a piece of text without a token."""
+    """An item of a stream: a token, and the text that became certain with it. Often that is none, when a character is
+    cut, or what might begin a stop string is held back; the token that ends the text brings all of it. Only a text that
+    is cancelled between two tokens may end with a piece of text without a token."""
 
     text: str
     token: int | None
@@ -67,11 +67,11 @@ class Piece:
     round: int = 0
     """The index of its record in `Generation.rounds`, where the forward over the prompt may have the first."""
     kind: str = Kind.UNTOLD
-    """What the token is to the draft of its round: accepted, corrected, bonus or plain."""
+    """The relation of the token to the draft of its round: accepted, corrected, bonus or plain."""
     score: float = 0.0
     """The log-probability that its source gave it; 0 from a source without an opinion."""
     bytes: bytes = b""
-    """What the token itself spells, the end-of-text token included; empty without a tokenizer."""
+    """The text of the token itself, the end-of-text token included; empty without a tokenizer."""
     finish: str | None = None
     """Why the text ends with this token."""
 

@@ -1,4 +1,4 @@
-"""What people give as a prompt, as token ids: a text, ids in any usual form, or the messages of a chat."""
+"""Prompts as token ids: from a text, ids in any usual form, or the messages of a chat."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def read(
         _speaking(transcripts, target, chat.text)
         tokens = _fitting(transcripts.encode(chat), target)
         if (limit := target.context_length) is not None and len(tokens) >= limit:
-            told = f"the conversation has {len(tokens)} tokens and the model's context holds {limit}; start a new one"
-            raise InputError(told)
+            counts = f"{len(tokens)} tokens and the model's context holds {limit}"
+            raise InputError(f"the conversation has {counts}; start a new one")
         return Reading(tokens, chat.text, () if chat.templated else (STOP,), tuple(messages))
     return Reading(_ids(prompt))
 
@@ -102,7 +102,7 @@ def _speaking(transcripts: Transcripts | None, target: Target, text: str) -> Tra
 
 
 def _fitting(tokens: NDArray[np.int64], target: Target) -> NDArray[np.int64]:
-    """What the model's tokenizer made of a text, if the model has all these tokens."""
+    """The ids that the model's tokenizer made of a text, if the model has all these tokens."""
     if len(tokens) and (largest := int(tokens.max())) >= target.vocab_size:
         raise InputError(
             f"the tokenizer of {target.name} does not fit the model: it gives token {largest}, and the model has "
@@ -193,7 +193,7 @@ def _refuse_batch(count: int) -> NDArray[np.int64]:
 
 
 def _named(given: object) -> str:
-    """What was given, in a few words."""
+    """The given value, in a few words."""
     kind = type(given).__name__
     if isinstance(given, (bool, int, float)) or given is None:
         return repr(given)

@@ -66,7 +66,7 @@ class Settings:
     method: str | Drafter | None = None
     """Default: `auto`, which uses a draft model if there is one."""
     draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None = None
-    """What the methods that draft with a model use, unless they name one."""
+    """The draft model of methods that need one and name none."""
     draft_device: str | None = None
     """Where it drafts, for the methods that run it beside the target: cores as ``1`` or ``2-3``, or a device as
     ``cuda:1``."""

@@ -91,7 +91,7 @@ class Generation:
         return {"content": found}
 
     def explain(self) -> list[str]:
-        """What the planner chose and why, a sentence per phase of the text."""
+        """The choices of the planner and their reasons, a sentence per phase of the text."""
         return [phase.sentence() for phase in phases(self.rounds, self.pieces)]
 
     def as_dict(self, *, rounds: bool = False) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Writing:
         self._lent: tuple[KeptRows, Rows] | None = None
         self.session: Session | None = None
         self.error: Exception | None = None
-        """What ended it too early."""
+        """The error that ended it too early."""
         self.batched = False
         """Whether a batch writes it."""
         self._lock = threading.RLock()

@@ -13,7 +13,7 @@ from paceline.files.visible import one_line
 from paceline.law.table import SettingRow
 
 Subparsers = Any
-"""What argparse returns for subcommands; its own type is private."""
+"""The type that argparse returns for subcommands; its own type is private."""
 
 
 def _flags_by_command() -> dict[str, list[str]]:
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         if one.startswith("-"):
             said = as_argument(one, given, self)
             self.error(said or about_flag(one, flags_of(self), _flags_by_command()))
-        quotes = "" if self.prog.partition(" ")[2] != "generate" else "; a prompt of several words stands in quotes"
+        quotes = "" if self.prog.partition(" ")[2] != "generate" else "; put a prompt of several words in quotes"
         self.error(f"{one!r} is one argument too many{quotes}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -157,7 +157,7 @@ class Parser(argparse.ArgumentParser):
             "--planner",
             "P",
             "how large drafts are: fixed:K, fixed for the method's own size, calibrated for the size that 'paceline "
-            "calibrate' found, or adaptive for what is worth its time in every round, which may be nothing (default: "
+            "calibrate' found, or adaptive for the part that is worth its time in each round, perhaps none (default: "
             "adaptive; fixed for NAME:paper)",
         )
         self.argument("--rule", "RULE", "how drafts are accepted: coupled or rejection (default: coupled)")
@@ -204,7 +204,7 @@ class Parser(argparse.ArgumentParser):
     def add_threads(self) -> None:
         self.argument("--threads", "N", "threads of torch (default: as torch chooses)", int)
 
-    # what is printed
+    # printing
 
     def add_pictures(self) -> None:
         """Whether to show where tokens came from."""

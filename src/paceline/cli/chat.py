@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "/reset": "start a new conversation, with another seed unless --seed names one",
-    "/stats": "what the last reply and the conversation took",
+    "/stats": "time and tokens of the last reply and of the conversation",
     "/help": "this list",
-    "/quit": "leave, as the end of the input does",
+    "/quit": "leave; so does the end of the input",
 }
 ASKS = "> "
 
@@ -134,7 +134,7 @@ class Chat:
     def _answer(self, said: str) -> None:
         try:
             with self.brake if self.at_terminal else nullcontext():
-                # bytes that are no UTF-8 may stand in it as lone surrogates
+                # bytes that are not UTF-8 may be in it as lone surrogates
                 self._write(decode(said.encode(errors="surrogateescape"), "what was typed"))
         except KeyboardInterrupt:
             if not self.at_terminal:
@@ -177,7 +177,7 @@ class Chat:
         say(flush=True)
 
     def _remark(self, written: Generation) -> str:
-        """What the user should know of how a reply ended."""
+        """A note on how a reply ended."""
         match written.finish:
             case "criterion":
                 return "the reply was stopped"
@@ -204,7 +204,7 @@ class Chat:
 
 
 def _lines() -> Iterator[str]:
-    """What the user types, until the end of the input. Ctrl-C at the prompt clears the line."""
+    """The lines that the user types, until the end of the input. Ctrl-C at the prompt clears the line."""
     if not sys.stdin.isatty():
         while raw := sys.stdin.buffer.readline(PROMPT_BYTES + 1):
             if len(raw) > PROMPT_BYTES:
@@ -232,5 +232,5 @@ def _ask() -> str:
 
 
 def _note(text: str) -> None:
-    """What is said about the chat, apart from the chat."""
+    """A message about the chat, apart from the chat."""
     say(text, file=sys.stderr, flush=True)

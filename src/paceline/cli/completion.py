@@ -26,7 +26,7 @@ def add(commands: Subparsers) -> None:
         "completion",
         run=run,
         help="complete commands, flags, methods, models and files in your shell",
-        description=f"Prints what a shell needs to complete paceline. The line for its start-up file: {lines}",
+        description=f"Prints a script with which a shell completes paceline. The line for its start-up file: {lines}",
     )
     parser.argument("shell", "SHELL", "bash, zsh or fish", choices=tuple(SHELLS))
 
@@ -59,7 +59,7 @@ def _all(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
 
 
 def _completer(action: argparse.Action, files: Any) -> Callable[..., Any] | None:
-    """What completes the values of an option: by what stands for them in the help."""
+    """How the values of an option are completed: by their placeholder in the help."""
     if action.choices is not None:
         return None
     match action.metavar:

@@ -1,4 +1,4 @@
-"""What a command prints about an error: one sentence for what a user can correct, and for a plug-in that failed, which
+"""The messages of commands about errors: one sentence for what a user can correct, and for a plug-in that failed, which
 it names; a defect of Paceline's own keeps its traceback."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def sentence(error: BaseException) -> str | None:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """Torch has an error of its own for devices and none for the CPU; it is asked only where it is loaded."""
+    """Torch has its own error for devices and none for the CPU; it is looked up only if torch is loaded."""
     if isinstance(error, MemoryError):
         return True
     torch = sys.modules.get("torch")

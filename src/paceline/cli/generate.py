@@ -52,7 +52,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.argument("prompt", "PROMPT", "the prompt; - reads standard input", utf8, nargs="?")
     parser.argument("--prompt-file", "FILE", "read the prompt from a UTF-8 file or pipe", Path)
-    parser.flag("--chat", "the prompt is what a user says: it goes through the model's chat template")
+    parser.flag("--chat", "the prompt is a user's message: it goes through the model's chat template")
     parser.argument("--system", "TEXT", "the system message, before the prompt; needs --chat", utf8)
     parser.add_model()
     parser.add_writing("the model's own, or 128; with --chat no limit")
@@ -63,8 +63,8 @@ def add(commands: Subparsers) -> None:
     much = parser.add_mutually_exclusive_group()
     much.add_argument("--quiet", "-q", action="store_true", help="print the text and nothing about it")
     text = (
-        "also print the model, method and planner, the seconds of each kind of work, and, a line per phase of the "
-        "text, what the planner chose, why, and the estimated cost of not drafting"
+        "also print the model, method and planner, the seconds of each kind of work, and a line per phase of the "
+        "text: the planner's choice, its reason, and the estimated cost of not drafting"
     )
     much.add_argument("--verbose", "-v", action="store_true", help=text)
     parser.argument("--html", "FILE", "write a page that shows where each token came from", Path)

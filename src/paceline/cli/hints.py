@@ -1,4 +1,4 @@
-"""What a command says to a flag or a command that it does not have: what to write here, or where the thing is."""
+"""Hints for flags and commands that do not exist: the right spelling, or the command that has the flag."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WRITE = {
 
 SAY = {
     "the prompt has no flag: paceline generate 'Once'": "--prompt -p --text --input",
-    "its parts are flags of their own: --method, --draft-model and --num-draft-tokens": "--speculative-config",
+    "use the separate flags --method, --draft-model and --num-draft-tokens": "--speculative-config",
     "write --method lookup:max_ngram=N": "--prompt-lookup-num-tokens --prompt-lookup-max --prompt-lookup-min "
     "--spec-ngram-size-n --lookup-ngram-max",
     "the planner decides how large a draft is: --planner adaptive": "--draft-p-min --p-min --draft-min --draft-n-min "
@@ -109,7 +109,7 @@ SAY = {
     "the command line lacks it; in Python write logit_bias={token: bias} or banned=[...]": "--logit-bias --bad-words "
     "--bad-words-ids -l",
 }
-"""What to say -> flags of other tools, or of other commands, that it answers."""
+"""Hint -> flags of other tools, or of other commands, that it answers."""
 
 COMMANDS = {
     "generate": "run complete completion-text write predict infer inference text",
@@ -164,7 +164,7 @@ def unknown_flag(given: Sequence[str], flags: Sequence[str]) -> str | None:
 
 
 def about_flag(name: str, flags: Sequence[str], elsewhere: Mapping[str, Sequence[str]]) -> str:
-    """What to do about a flag that is none of ``flags``. ``elsewhere`` has the flags of the other commands."""
+    """Advice about a flag that is none of ``flags``. ``elsewhere`` has the flags of the other commands."""
     plain = f"--{name.lstrip('-').replace('_', '-')}"
     if plain in flags and plain != name:
         return f"there is no {name}; write {plain}"
@@ -182,7 +182,7 @@ def about_flag(name: str, flags: Sequence[str], elsewhere: Mapping[str, Sequence
 
 
 def as_argument(name: str, given: Sequence[str], parser: argparse.ArgumentParser) -> str | None:
-    """What to write where a flag has the name of the command's last argument, which stands without a flag."""
+    """Advice if a flag has the name of the command's last argument, which is given without a flag."""
     last = next((action for action in reversed(parser._actions) if not action.option_strings), None)
     flag = name.partition("=")[0]
     if last is None or flag != f"--{str(last.metavar).lower()}" or flag in OURS or flag in SAID:
@@ -196,7 +196,7 @@ def as_argument(name: str, given: Sequence[str], parser: argparse.ArgumentParser
 
 
 def about_command(name: str, commands: Sequence[str]) -> str:
-    """What to do about a command that is none of ``commands``."""
+    """Advice about a command that is none of ``commands``."""
     said = f"there is no command {name!r}"
     word = name.lower()
     for sentence in COMMAND_SAID.get(word, ()):

@@ -28,7 +28,7 @@ GROUPS = {
     "draft model": "need a draft model",
     "installed": "from installed packages",
 }
-"""What a method needs most -> the heading of those methods."""
+"""The main requirement of methods -> their heading."""
 NAME = 12
 """Columns of a name."""
 JOINED = "a,b is the first of a and b that proposes anything, and a+b both in one tree."
@@ -36,7 +36,7 @@ MORE = "'paceline methods NAME' describes one; docs/methods.md says how each wor
 
 
 def add(commands: Subparsers) -> None:
-    text = "Lists the methods by what they need, or prints all about one: its options, presets, rules and source."
+    text = "Lists the methods by their requirements, or describes one: its options, presets, rules and source."
     parser: Parser = commands.add_parser("methods", run=run, help="list the methods", description=text)
     parser.argument("name", "NAME", "print all about this method; of a+b, about each part", nargs="?")
     parser.add_json()
@@ -85,7 +85,7 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
 
 
 def _counters(spec: str) -> Iterator[str]:
-    """What each method in a spec counts of a round, with what that is."""
+    """The counters of each method in a spec, with their help."""
     from paceline.drafters.plugin import PlugIn
     from paceline.drafters.spec import methods_in
 
@@ -99,7 +99,7 @@ def _counters(spec: str) -> Iterator[str]:
 def _card(row: Mapping[str, Any], counters: str, width: int) -> Iterator[str]:
     """Everything about one method, a heading per line."""
     yield from textwrap.wrap(f"{row['name']}: {row['summary']}", width)
-    told = {
+    entries = {
         "needs": row["needs"],
         "rules": ", ".join(row["rules"]),
         "from": row["source"],
@@ -109,13 +109,13 @@ def _card(row: Mapping[str, Any], counters: str, width: int) -> Iterator[str]:
         "counts": counters,
         "not for": row["unfit"],
     }
-    for heading, text in told.items():
+    for heading, text in entries.items():
         if text:
             yield from _entry(heading, text, width)
 
 
 def _entry(name: str, text: str, width: int) -> list[str]:
-    """A name with what is said of it beside it; a long name stands on a line of its own."""
+    """A name with its description beside it; a long name is on a separate line."""
     beside = f"  {name:{NAME}}" if len(name) < NAME else f"  {name}\n  {'':{NAME}}"
     first, *more = textwrap.wrap(text, max(width - NAME - 2, 20), break_long_words=False, break_on_hyphens=False)
     return [f"{beside}{first}", *(f"  {'':{NAME}}{line}" for line in more)]
@@ -163,7 +163,7 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
 
 
 def _group(name: str, required: Sequence[str], needed: Sequence[str]) -> str:
-    """What a built-in method needs most."""
+    """The main requirement of a built-in method."""
     from paceline.api.settings import Settings
     from paceline.drafters.spec import BUILT_IN, MODEL
 
@@ -183,7 +183,7 @@ def _pairs(options: Mapping[str, Any]) -> str:
 
 
 def in_words(want: Want) -> str:
-    """What a method reads of the model besides its tokens."""
+    """The model outputs that a method reads besides tokens."""
     parts = [
         f"the {want.top} best tokens after every scored row" if want.top else "",
         f"hidden states of layers {', '.join(map(str, sorted(want.hidden)))}" if want.hidden else "",

@@ -1,4 +1,4 @@
-"""What options mean: checked, joined, and read from where they point to. `arguments` declares them."""
+"""The values of options: checked, joined, and read from the files that they name. `arguments` declares them."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def writing_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def describe(lm: LanguageModel) -> dict[str, Any]:
-    """What a measurement must say of the model it was made on."""
+    """The facts that a measurement must report of its model."""
     from paceline.targets.setup import described
 
     return described(lm.target)
@@ -206,7 +206,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def utf8(given: str) -> str:
-    """An argument that is text. Bytes that the locale has no characters for stand in it as lone surrogates."""
+    """An argument that is text. Bytes that the locale has no characters for are in it as lone surrogates."""
     try:
         given.encode()
         return given

@@ -1,4 +1,4 @@
-"""What commands print: text, tables, pictures, JSON, and a progress bar."""
+"""The output of commands: text, tables, pictures, JSON, and a progress bar."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ TEXT_COLUMNS = 100
 WIDEST = 10_000
 """Columns of tables, which are as wide as their contents: a pipe has no width, and a terminal wraps."""
 ESCAPED = {code: f"\\u{code:04x}" for code in UNPRINTABLE if code > 31}
-"""What a terminal would obey of the characters that JSON need not escape."""
+"""Characters that JSON need not escape, but that control a terminal."""
 
 
 _status = ""
-"""What stands on standard error until something else is printed."""
+"""The line on standard error until something else is printed."""
 
 
 def status(doing: str) -> None:
@@ -63,7 +63,7 @@ def _printed(text: str) -> None:
 
 
 def _line_end() -> str:
-    """What ends the line of a text before something else is said on the same terminal."""
+    """The line end of a text before something else is printed on the same terminal."""
     global _open_line
     if not _open_line or not sys.stderr.isatty():
         return ""
@@ -88,7 +88,7 @@ def note(text: str) -> None:
 
 
 def write(text: str) -> None:
-    """What a model wrote, at once: as it is into a file or a pipe, without what a terminal would obey at one."""
+    """Print a model's text: unchanged into a file or a pipe, without control characters on a terminal."""
     wipe()
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

@@ -27,7 +27,7 @@ class Wrapping:
         """The spaces before it."""
 
     def feed(self, text: str, style: str = "") -> list[tuple[str, str]]:
-        """What can be printed now, with its styles."""
+        """The text that can be printed now, with its styles."""
         return _joined(self._fed(text, style))
 
     def end(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a dictionary's file says of itself."""
+"""The header of a dictionary's file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Length = Annotated[int, Bounds(1, LONGEST)]
 
 
 class EntryRule(StrEnum):
-    """What an entry proposes."""
+    """The rule by which entries propose."""
 
     TOKEN = "token"
     """One token after the other, as long as each is likely enough after those before it."""
@@ -45,7 +45,7 @@ class DictionaryHeader:
     """Words of an n-gram at most."""
     min_probability: Annotated[float, Bounds(0, 1)]
     rule: EntryRule = EntryRule.TOKEN
-    """What an entry proposes."""
+    """The rule by which entries propose."""
     corpus: Mapping[str, Any] = field(default_factory=dict)
     """The corpus that it was built from: fingerprint, words, documents, bytes, n-grams."""
     licence: str = ""

@@ -140,7 +140,7 @@ class Dictionary:
         return self._tokens[self._starts[which] : self._starts[which + 1]]
 
     def packed(self, ending: list[int]) -> bytes:
-        """A text's last tokens as they stand in keys; dictionaries of equal ``width`` have the same."""
+        """A text's last tokens in the form of keys; dictionaries of equal ``width`` have the same."""
         backwards = ending[: -LONGEST - 1 : -1]
         try:
             return self._packers[len(backwards)](*backwards)
@@ -222,7 +222,7 @@ def _indexed(entries: Entries) -> Index:
 
 
 def _keys(entries: Entries, width: int) -> list[bytes]:
-    """The keys of all entries backwards, each token in so many bytes, the highest byte first."""
+    """The keys of all entries backwards, each token in ``width`` bytes, the highest byte first."""
     backwards = entries.prefixes[:, ::-1]
     sizes = ((backwards != NOWHERE).sum(axis=1) * width).tolist()
     packed = np.where(backwards >= 0, backwards, 0).astype(f">u{width}").tobytes()

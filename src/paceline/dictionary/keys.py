@@ -36,7 +36,7 @@ def places(wanted: NDArray[Any], ascending: NDArray[Any]) -> Indices:
 
 
 def rolling(tokens: NDArray[Any], size: int) -> Hashes:
-    """The hash of the ``size`` tokens that end at each place of a text; meaningless before there are so many."""
+    """The hash of the ``size`` tokens that end at each place of a text; meaningless where fewer stand before it."""
     hashes = np.zeros(len(tokens), np.uint64)
     values = tokens.astype(np.uint64) + np.uint64(1)
     for back in range(size):

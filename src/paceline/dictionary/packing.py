@@ -80,8 +80,8 @@ class _Sections:
     alphabet: Indices
     """The token ids that occur, ascending; elsewhere a token is its place among them."""
     shared: Indices
-    """Tokens that each key shares with the one before it. Keys stand in ascending order, the first token deciding
-    first; what follows, in the order of the keys read backwards."""
+    """Tokens that each key shares with the one before it. Keys are in ascending order of their first tokens, then of
+    the others; continuations are in the order of the keys read backwards."""
     lengths: Indices
     """Tokens of each key."""
     keys: Indices
@@ -98,7 +98,7 @@ class _Sections:
     """These tokens."""
 
     def faults(self, header: DictionaryHeader) -> Iterator[str]:
-        """What is wrong with the sections."""
+        """The fault of the sections."""
         if {len(self.shared), len(self.lengths), len(self.levels), len(self.firsts)} != {header.entries}:
             yield "it has another number of entries than it says"
             return

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline.errors import DrafterError, InputError, PacelineError, is_own, told
+from paceline.errors import DrafterError, InputError, PacelineError, is_own, reason
 from paceline.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ FAR_BEYOND = 4096
 
 
 def asked(part: Any, verb: str, *given: Any) -> Any:
-    """What a method returns. Its exception becomes a `DrafterError` that names the drafter, or the planner."""
+    """The return value of a method. Its exception becomes a `DrafterError` that names the drafter, or the planner."""
     try:
         return getattr(part, verb)(*given)
     except Exception as error:
         if isinstance(error, DrafterError) and error.part:
             raise  # of a part of this one, which is named already
-        raise failure(part, f"failed in {verb}: {told(error)}{_place(part, error)}") from error
+        raise failure(part, f"failed in {verb}: {reason(error)}{_place(part, error)}") from error
 
 
 def fit(drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> None:
@@ -41,11 +41,11 @@ def fit(drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> None
     except ValueError as error:
         raise InputError(f"{_called(drafter)} cannot draft for {target.name}: {error}") from error
     except Exception as error:
-        raise failure(drafter, f"failed in fit: {told(error)}{_place(drafter, error)}") from error
+        raise failure(drafter, f"failed in fit: {reason(error)}{_place(drafter, error)}") from error
 
 
 def answered(part: Any, verb: str, payloads: Sequence[Any], kind: type[T]) -> list[T]:
-    """What a method of many answers, one object of this type for each payload; else a `DrafterError`."""
+    """The answers of a method of many, one object of this type for each payload; else a `DrafterError`."""
     found = asked(part, verb, payloads)
     if not isinstance(found, (list, tuple)):
         raise failure(part, f"returned {_a(found)} in {verb}, not a list with {_a(kind)} for each text")
@@ -58,7 +58,7 @@ def answered(part: Any, verb: str, payloads: Sequence[Any], kind: type[T]) -> li
 
 
 def counted(drafter: Drafter, state: Any) -> Mapping[str, float]:
-    """What a drafter counted of a text, by the names that it declares; else a `DrafterError`."""
+    """The counts of a drafter for a text, by the names that it declares; else a `DrafterError`."""
     counts: Mapping[str, float] = asked(drafter, "counts", state)
     if not counts:
         return counts
@@ -104,6 +104,6 @@ def admitted(part: Any, tree: DraftTree, nodes: int, vocab_size: int | None = No
         tree = tree.head(nodes)
         tree.check(vocab_size)
     except Exception as error:
-        what = str(error) if isinstance(error, DrafterError) else told(error)  # of the draft's own check
+        what = str(error) if isinstance(error, DrafterError) else reason(error)  # of the draft's own check
         raise failure(part, f"gave no valid draft: {what}") from error
     return tree

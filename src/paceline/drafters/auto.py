@@ -1,8 +1,8 @@
 """``auto``: suffix, foresight and dictionary drafts in one tree, and beside them a draft model if one is given.
 
-A node that several of them propose carries all their names, so a planner that learns how often nodes of a name come
-true learns what their agreement is worth. These cheap parts always run. A draft model or a trained head runs where the
-planner finds it worth its time beside the draft that is there already.
+A node that several of them propose carries all their names. So a planner that learns how often nodes of a name are
+accepted also learns this for their agreement. These cheap parts always run. A draft model or a trained head runs if the
+planner finds it worth its time in addition to the cheap draft.
 """
 
 from __future__ import annotations

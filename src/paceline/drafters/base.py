@@ -92,9 +92,9 @@ class Drafter:
     source: ClassVar[str] = ""
     """The paper or project the method comes from."""
     requires: ClassVar[str] = ""
-    """What it must be given, in a few words for ``paceline methods``."""
+    """Its requirements, in a few words for ``paceline methods``."""
     unfit: ClassVar[str] = ""
-    """What not to use it for, in a few words for ``paceline methods``."""
+    """Unsuitable uses, in a few words for ``paceline methods``."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     """Options by a name that stands for them in a spec: ``paper`` for the method as its authors have it. Its drafts
     then have its own size."""
@@ -107,7 +107,7 @@ class Drafter:
     parts: tuple[Drafter, ...] = ()
     """The drafters that it is composed of."""
     counters: tuple[Counter, ...] = ()
-    """What it counts beside what the engine counts of every round, those of its parts included."""
+    """Its counters besides the engine's own, those of its parts included."""
     leaves: int = 1
     """The number of drafters in it that are not composed; a draft holds the budget's nodes times this, at most."""
     planner: str = "adaptive"
@@ -130,8 +130,8 @@ class Drafter:
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""
     costly_levels: int = 0
-    """The levels of that part, where each takes time of its own, so that fewer may be asked for; of a drafter without
-    such a part, its own levels."""
+    """The levels of that part if each takes additional time, so that the planner may request fewer. A drafter without
+    such a part gives its own levels."""
 
     def __repr__(self) -> str:
         parts = f" of {', '.join(map(repr, self.parts))}" if self.parts and not self.spec else ""
@@ -143,7 +143,7 @@ class Drafter:
         return tuple(model for part in self.parts for model in part.models)
 
     def levels(self, nodes: int) -> int:
-        """How many levels a draft of so many nodes has at most."""
+        """The most levels that a draft of ``nodes`` nodes has."""
         return nodes
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
@@ -194,7 +194,7 @@ class Drafter:
         return type(self).observe is not Drafter.observe
 
     def counts(self, state: Any) -> Mapping[str, float]:
-        """What was counted of this text since the last call, by the names of `counters`; asked once a round, for its
+        """The counts of this text since the last call, by the names of `counters`; asked once a round, for its
         record."""
         return NOTHING_COUNTED
 
@@ -207,7 +207,7 @@ class Drafter:
 
     @property
     def hears_early(self) -> bool:
-        """Whether `on_early` is to be called."""
+        """Whether `on_early` should be called."""
         return type(self).on_early is not Drafter.on_early and self.needs.early_exit is not None
 
     def close(self, state: Any) -> None:

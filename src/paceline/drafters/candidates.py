@@ -1,7 +1,7 @@
 """Candidates for drafts, level by level, and trees of those that are chosen.
 
 A call of numpy takes longer than its computation on the few dozen candidates of one text. So the candidates of all
-texts that draft together lie in one line, each with the number of its text.
+texts that draft together are in one array, each with the number of its text.
 """
 
 from __future__ import annotations

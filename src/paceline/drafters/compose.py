@@ -104,7 +104,7 @@ class Composed(Drafter):
 
 
 def _own(seen: Sequence[Seen], number: int) -> list[Seen]:
-    """What was seen, with the states of one part."""
+    """The rounds seen, with the states of one part."""
     return [Seen(state[number], verdict, scores) for state, verdict, scores in seen]
 
 

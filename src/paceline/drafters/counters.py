@@ -1,4 +1,4 @@
-"""What drafters count, beside what the engine counts of every round.
+"""Counters of drafters, besides the engine's own of every round.
 
 A drafter declares each counter once, in the module that counts, and lists it in `Drafter.counters`. It reports per
 round, by name (`Drafter.counts`). The engine adds the counts up without knowing their names, and everything that shows
@@ -19,7 +19,7 @@ class Counter:
     name: str
     """Its name in `Counts` and in ``--json``."""
     help: str
-    """What is counted, in one line that begins with its unit."""
+    """The counted thing, in one line that begins with its unit."""
     zero: float = 0
     """The sum over no rounds: 0, or 0.0 for a counter of fractions."""
 
@@ -67,7 +67,7 @@ NOTHING_COUNTED = Counts({})
 
 
 class Tally:
-    """What a drafter has counted of one text since it last reported."""
+    """The counts of one text since a drafter last reported them."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, float] = {}

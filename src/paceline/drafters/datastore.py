@@ -1,12 +1,12 @@
-"""A datastore: the tokens of a corpus, and all its places sorted by the tokens that stand there.
+"""A datastore: the tokens of a corpus, and all its places sorted by the tokens there.
 
-Places are sorted by their next 16 tokens (`KEY`), so all places of a given ending lie side by side and are found by
+Places are sorted by their next 16 tokens (`KEY`), so all places of a given ending are adjacent and are found by
 bisection; they are not compared further. Both arrays stay in the file, which is mapped into memory: opening it costs
 nothing, several processes share it, and a search touches a few dozen pages.
 
 A file is safetensors (`files.arrays`): ``tokens``, with `KEY` borders behind the last text, and ``places`` in order.
-They are not checked when it is opened. Damaged ones name places that do not exist or do not match: what is read is cut
-to the file and to the model's vocabulary, and a draft is at worst refused. `verified` reads all of it.
+They are not checked when it is opened. Damaged ones name places that do not exist or do not match: the values read are
+cut to the file and to the model's vocabulary, so at worst a draft is refused. `verified` reads all of it.
 """
 
 from __future__ import annotations

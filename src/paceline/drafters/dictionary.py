@@ -1,11 +1,11 @@
-"""Dictionary drafting: the rest of a word or phrase that hardly ever goes on in another way in a language.
+"""Dictionary drafting: the rest of a word or phrase that rarely continues in another way in a language.
 
-The longest ending of the text that is an entry is looked up in a file that was built once from much plain text. What
-usually followed it there is the draft: a chain of a few tokens with their probabilities. Nothing of the model is read.
+The longest ending of the text that is an entry is looked up in a file that was built once from much plain text. Its
+usual continuation there is the draft: a chain of a few tokens with their probabilities. The model's output is not used.
 
 There may be several dictionaries, of several languages or subjects. The one that knows the longest ending proposes; of
-equals the one whose entries came true more often in this text, its prompt included. A dictionary whose entries hardly
-ever come true is of another language, and proposes nothing until they do.
+equals the one whose entries were right more often in this text, its prompt included. A dictionary whose entries are
+rarely right is of another language, and proposes nothing until they are.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _scores(levels: int, length: int) -> Floats:
 
 
 def chain(dictionary: Dictionary, answer: int, longest: int) -> DraftTree:
-    """The tokens that an entry proposes, up to so many."""
+    """The tokens that an entry proposes, at most ``longest``."""
     tokens = dictionary.proposed(answer)[:longest].astype(np.int64)
     count = len(tokens)
     if not count:

@@ -1,7 +1,7 @@
 """An index of the earlier places in a text that end as the text does now.
 
-For a few sizes of n-grams it is known where each stood last. The largest size whose n-gram at the end of the text
-stood before is the longest match. Where all occurrences are asked for, every place has a link to the one before it with
+For a few sizes of n-grams the index has the last place of each. The longest match is the largest size whose n-gram at
+the end of the text occurred before. If all occurrences are requested, every place has a link to the one before it with
 the same n-gram of that size, and following the links gives them, the latest first.
 
 A suffix automaton would know every repeated piece. But a draft needs counts and recency of what followed, which each

@@ -5,12 +5,12 @@ candidates where other stores keep ten, and the tokens that are frequent anywher
 
 The law of the next token is estimated by a mixture of three ::
 
-    after    what followed the root when it was last scored
-    beside   what the row that chose the root said: the next token is often probable one place too early
-    anywhere what was probable in recent rows at all
+    after    the prediction behind the root when it was last scored
+    beside   the prediction of the row that chose the root: the next token is often probable one place too early
+    anywhere the tokens that were probable in recent rows overall
 
-Their shares in the mixture are learnt from the text, token by token, by the probability that each gave to the token
-that came. Deeper levels go on from `after` alone. Where there is no noise, the mixture itself ranks.
+Their shares in the mixture are learnt from the text, token by token, by the probability that each gave to the emitted
+token. Deeper levels continue from `after` alone. Without noise, the mixture itself ranks.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Foresight(StoreDrafter):
         anywhere = self._anywhere if store is self._shared else Anywhere(self._size, self._most)
         return ForesightState(context, store, SharedNoise.of(context, self._noise), anywhere)
 
-    # what is learnt
+    # learning
 
     def observe(self, seen: Sequence[Seen]) -> None:
         for one in seen:
@@ -186,7 +186,7 @@ class Foresight(StoreDrafter):
         anywhere = (NO_IDS, NO_CHANCES) if text.noise is None else (text.anywhere.ids, text.anywhere.chances)
         return after, beside, anywhere
 
-    # what is drafted
+    # drafting
 
     def propose_one(self, state: ForesightState, budget: Budget) -> DraftTree:
         return self.propose([Ask(state, budget)])[0]

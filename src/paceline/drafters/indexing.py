@@ -1,4 +1,4 @@
-"""Builds a datastore: the tokens of texts, and all their places sorted by the tokens that stand there.
+"""Builds a datastore: the tokens of texts, and all their places sorted by the tokens there.
 
 Prefix doubling: places are sorted by their next token, then by their next two, four and so on, each time by the ranks
 of the time before. Four doublings compare as many tokens as are ever looked up. The same texts and tokenizer give the

@@ -1,16 +1,16 @@
-"""Lookahead decoding: the model guesses n-grams of its own future beside the draft that is being verified.
+"""Lookahead decoding: the model guesses n-grams of its future beside the draft that is being verified.
 
 A window of guessed tokens lies ahead of the text: ``N - 1`` levels of ``W`` columns. Column ``i`` of level ``l`` stands
 ``i + l`` places after the root. The first level is a chain from the root on; every later level hangs from the same
-columns of the level before. What the model says after the newest level is the next level, so each column is a Jacobi
+columns of the level before. The model's choices behind the newest level are the next level, so each column is a Jacobi
 iteration: wrong at first, and better the longer it lasts. The window begins as one level of ``W + N - 2`` columns,
 random tokens of the prompt, and loses a column with every level that it gains. With all levels there, every round ::
 
-    n-grams = columns, from the first level to what the model just said: W of them, N tokens long
-    levels  = levels[1:] + [what the model just said]        one place further on, as the text is
+    n-grams = columns, from the first level to the model's new choices: W of them, N tokens long
+    levels  = levels[1:] + [the model's new choices]        one place further on, as the text is
 
 The n-grams go into a pool, by their first token; those that begin with the root are the draft. The window's tokens are
-probes: scored, never verified. Where a planner leaves them out the window stands still.
+probes: scored, never verified. If a planner leaves them out, the window does not change.
 
 ``lookahead:paper`` has the window and the guesses of the paper, W = G = 15 and N = 5. There the window's tokens count
 as nodes of the draft: 60 of 120; a smaller draft keeps that share. A window that was narrowed grows back with random
@@ -95,7 +95,7 @@ class Window:
         return len(self.levels[0]) + 1
 
     def widest(self, nodes: int) -> int:
-        """The width at which the window now has at most so many tokens."""
+        """The width at which the window now has at most ``nodes`` tokens."""
         return (nodes + 1) // len(self.levels) - (self.levels_at_most - len(self.levels))
 
     def resize(self, width: int, text: Ints) -> None:

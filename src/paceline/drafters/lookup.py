@@ -1,18 +1,18 @@
-"""Prompt lookup: continue the text as it went on where its last words stood before.
+"""Prompt lookup: continue the text as at an earlier place with the same last tokens.
 
 Text that quotes its prompt or itself (summaries, code edits, names, transcripts of agents) repeats n-grams of tokens.
-The longest ending of the text that stood before is continued as it was continued at its latest place. A copy that
-reaches the end of the text goes on into itself, so a repetition is drafted to any length.
+The longest ending of the text that occurred before is continued as at its latest place. A copy that reaches the end of
+the text continues into itself, so a repetition is drafted to any length.
 
 Two options draft more from the same n-grams:
 
 ``chain``
-    looks up every token of the draft anew (ANPD), with the tokens drafted so far. So a draft may go over from one place
-    to another, where a copy stays at its place.
+    looks up every token of the draft again (ANPD), with the tokens drafted so far. So a draft may move from one place
+    to another, while a copy stays at its place.
 ``next``
-    tries the best tokens of the last row as the next token (LogitSpec): the row that chose the last token often ranks
-    high, too, what comes after that token. Each is drafted, and behind it what followed the text's ending with this
-    token. So something is drafted also where the ending itself is new.
+    tries the best tokens of the last row as the next token (LogitSpec): the row that chose the last token often also
+    ranks the token after it high. Each is drafted, and behind it the tokens that followed the text's ending with this
+    token. So something is drafted even if the ending itself is new.
 
 ``lookup:paper`` is prompt lookup as it was published: the longest ending that stood before with 10 tokens behind it
 (``room``), at whatever size of draft, is continued by those, from the first of its places.
@@ -116,7 +116,8 @@ class Lookup(Drafter):
         return merge([tree, guessed]).top(budget.nodes)
 
     def _copied(self, state: LookupState, count: int) -> DraftTree:
-        """What follows the text. Unless a copy reaches the end of the text, it is a piece of the text's own memory."""
+        """The continuation of the text. Unless a copy reaches the end of the text, it is a piece of the text's own
+        memory."""
         if self.chain:
             return DraftTree.chain(self._following(state, [], count), source=self.name)
         place = state.endings.latest(self.sizes.start)
@@ -144,7 +145,7 @@ class Lookup(Drafter):
 
 
 def first_with_room(text: Ints, sizes: range, room: int) -> Ints:
-    """The ``room`` tokens behind the first place of the longest ending that has so many; none where no ending has."""
+    """The ``room`` tokens behind the first place of the longest ending that has as many; none if no ending has."""
     for size in reversed(sizes):
         last = len(text) - size - room
         if last < 0:

@@ -1,8 +1,8 @@
 """A bounded memory of the texts that a drafter wrote, the oldest forgotten first.
 
 There are two generations, each of half the size. New texts go into the younger; when that is full it becomes the older
-one, and what was the older one is dropped. So nothing is ever taken out of an index, and a memory of *n* tokens holds
-the last n/2 surely and never more than n.
+one, and the older one is dropped. So nothing is ever removed from an index, and a memory of *n* tokens always holds the
+last n/2 and never more than n.
 
 Several processes may share one file: before it is written, it is read again if another process wrote it.
 """

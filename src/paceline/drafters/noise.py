@@ -1,10 +1,10 @@
 """The shared noise, as drafters use it.
 
 The target samples by a race: of all tokens the one with the least exponential / weight is chosen, and the exponentials
-are public (`paceline.law.noise`). So a drafter runs the same race with weights of its own, in which a token's *speed*
-is weight / exponential. With the target's weights the target's own sample wins. With rougher ones a token wins with
-the probability speed / sum of all speeds, if the target's weights are the drafter's times errors that are independent
-and exponential themselves.
+are public (`paceline.law.noise`). So a drafter runs the same race with its own weights, in which a token's *speed* is
+weight / exponential. With the target's weights the target's own sample wins. With rougher ones a token wins with the
+probability speed / sum of all speeds, if the target's weights are the drafter's times errors that are independent and
+exponential themselves.
 
 There is no such race where the target decodes greedily, where the method has the option ``noise=none``, or under the
 rejection rule, whose coins are hidden from drafts.
@@ -30,7 +30,7 @@ SHARED = "shared"
 NOISES = (SHARED, "none")
 """Values of the option ``noise``."""
 BEST = 8
-"""The target's sample is sought among so many of its best tokens after a row."""
+"""The number of best tokens after a row among which the target's sample is sought."""
 TINIEST = float(np.finfo(np.float64).tiny)
 """Added to sums that may be 0, by which is divided."""
 
@@ -86,8 +86,8 @@ class SharedNoise:
         return self.won(chances.astype(np.float64).ravel(), starts, width, drawn).reshape(ids.shape)
 
     def won(self, chances: Floats, starts: Ints, sizes: Ints | int, exponentials: Floats) -> Floats:
-        """How likely each candidate is to win its race. The candidates of a race, so many as its size, lie one behind
-        the other from one of the ``starts`` on.
+        """How likely each candidate is to win its race. The candidates of a race, as many as its size, are adjacent,
+        from one of the ``starts`` on.
 
         ``chances`` are probabilities at temperature 1. What they leave of 1 counts as one token without noise.
         """

@@ -1,4 +1,4 @@
-"""Methods that others bring: by an entry point of an installed package, or by a Python file that a spec names.
+"""Methods of third parties: by an entry point of an installed package, or by a Python file that a spec names.
 
 A package adds a method by an entry point of the group ``paceline.drafters``: its name is the method's name, its value a
 `Drafter` class (or any callable that returns a drafter) whose keyword arguments are the method's options. A file needs
@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline.drafters.base import Drafter
-from paceline.errors import DrafterError, InputError, PacelineError, told
+from paceline.errors import DrafterError, InputError, PacelineError, reason
 
 Factory = Callable[..., Drafter]
 
@@ -52,7 +52,7 @@ class PlugIn(ABC):
         except ValueError as error:
             raise InputError(f"method {self.name!r} refuses its options: {error}") from error
         except Exception as error:
-            raise DrafterError(f"method {self.name!r} failed when it was made: {told(error)}") from error
+            raise DrafterError(f"method {self.name!r} failed when it was made: {reason(error)}") from error
         if not isinstance(made, Drafter):
             what = f"method {self.name!r} gives a {type(made).__name__}"
             raise InputError(f"{what}, not a drafter; derive its class from paceline.Drafter")
@@ -74,7 +74,7 @@ class Installed(PlugIn):
             factory: Factory = self.entry.load()
         except (Exception, SystemExit) as error:
             brought = f"method {self.name!r} ({self.entry.value})"
-            raise InputError(f"the package that brings {brought} cannot be imported: {told(error)}") from error
+            raise InputError(f"the package that brings {brought} cannot be imported: {reason(error)}") from error
         if not callable(factory):
             what = f"method {self.name!r} is a {type(factory).__name__}"
             raise InputError(f"{what}, not a drafter; its entry point names a class")
@@ -132,7 +132,7 @@ def _broken(shown: str, path: Path, error: BaseException) -> InputError:
     while trace is not None:
         line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == str(path) else line
         trace = trace.tb_next
-    return InputError(f"{shown} cannot be imported: {told(error)} (line {line})")
+    return InputError(f"{shown} cannot be imported: {reason(error)} (line {line})")
 
 
 def _drafters(module: ModuleType) -> list[type[Drafter]]:

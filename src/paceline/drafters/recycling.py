@@ -81,7 +81,7 @@ TREES = {"cheapest": cheapest, "published": published}
 
 @lru_cache(maxsize=256)
 def template(nodes: int, depth: int, tree: str) -> Template:
-    """The shape of at most so many nodes and levels."""
+    """The shape of at most ``nodes`` nodes and ``depth`` levels."""
     paths = [path for path in TREES[tree]() if len(path) <= depth]
     costs = [prod(rank + 1 for rank in path) for path in paths]
     kept = sorted(sorted(range(len(paths)), key=lambda node: (costs[node], len(paths[node]), node))[:nodes])
@@ -97,7 +97,7 @@ def template(nodes: int, depth: int, tree: str) -> Template:
 
 class Recycling(StoreDrafter):
     """A tree of a fixed shape over the store: ``tree=published`` is the authors', ``tree=cheapest`` ours. With
-    ``noise=none`` candidates stand in the model's order."""
+    ``noise=none`` candidates are in the model's order."""
 
     name = "recycling"
     summary = "the model's best successors of each token, in a tree of a fixed shape"

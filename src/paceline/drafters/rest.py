@@ -1,10 +1,10 @@
 """REST: drafts retrieved from a corpus.
 
-The longest ending of the text that is in a datastore, of 16 down to 2 tokens, is looked up there. What followed at all
-its places, or at evenly chosen ones where there are many, becomes a tree by how often it did.
+The longest ending of the text that is in a datastore, of 16 down to 2 tokens, is looked up there. The continuations at
+all its places, or at evenly chosen ones if there are many, become a tree by their frequency.
 
-``rest:paper,corpus=FILE`` takes the first 5,000 places in the order of what follows, and of what follows them the 64
-most frequent beginnings, whatever the length of the match (``votes=count``). The authors' code then drops the longest
+``rest:paper,corpus=FILE`` takes the first 5,000 places in the order of their continuations, and of these the 64 most
+frequent beginnings, whatever the length of the match (``votes=count``). The authors' code then drops the longest
 beginnings until all together have at most 64 different tokens, each counted for itself; here all 64 stay.
 """
 

@@ -41,15 +41,15 @@ class Shared(Generic[Thing]):
             return known
 
     def drop(self, key: Hashable, thing: Thing) -> None:
-        """Make the thing of this key anew when it is asked for next, unless that is another one already. Who has it
-        keeps it."""
+        """Make the thing of this key again when it is next requested, unless it was replaced already. Its holders keep
+        it."""
         with self._lock:
             if self._known.get(key) is thing:
                 del self._known[key]
 
 
 def stamp(place: str | Path) -> Hashable:
-    """A value that changes when a file, or a file of a folder, is written anew; the name alone if it is no path."""
+    """A value that changes when a file, or a file of a folder, is written again; the name alone if it is no path."""
     path = Path(place)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]

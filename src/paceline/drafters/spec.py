@@ -52,7 +52,7 @@ BUILT_IN: dict[str, Factory] = {
 MODEL = "model"
 """The option of every method that drafts with a model: what `make_drafter` is given, where the spec names none."""
 PLACE = "device"
-"""The option of every method whose draft model has a place of its own."""
+"""The option of every method whose draft model has a separate device."""
 
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
 _QUOTES = "\"'"
@@ -181,7 +181,7 @@ def method_of(text: str, spec: str) -> tuple[str, Factory, str]:
         close = difflib.get_close_matches(name, available(), n=1)
         hint = f"did you mean {close[0]}?" if close else f"'paceline methods' lists {', '.join(sorted(available()))}"
         if "=" in spec.partition(text)[0]:
-            hint += "; a value that holds + or , stands in quotes, and a preset stands first"
+            hint += "; put a value that holds + or , in quotes, and a preset first"
         raise InputError(f"unknown method {name!r}; {hint}")
     return name, made, rest
 

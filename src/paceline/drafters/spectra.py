@@ -7,10 +7,10 @@ root; the backward store adds to them and goes on behind them, level by level, w
 
 Beside the draft a window of Jacobi guesses is scored, as in `lookahead`, whose n-grams come into the stores, too;
 ``window=0`` leaves it out. The text itself is in both stores. The external side is a corpus: what followed the text's
-last words in a datastore joins the tree, under a name of its own.
+last words in a datastore joins the tree, under its own name.
 
-``spectra:paper`` has the draft size that the UniSpec paper gives for it, 60 with the window. How the 60 are shared
-between the window and the n-grams is our reading: as Lookahead's are, about half each.
+``spectra:paper`` has the draft size that the UniSpec paper gives for it, 60 with the window. The division of the 60
+between the window and the n-grams is our interpretation: as in Lookahead, about half each.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class NgramStore:
             self.backward.put(gram[-1 - size : -1], gram[-1])
 
     def after(self, text: tuple[int, ...]) -> tuple[int, list[int]]:
-        """The length of the longest ending that the backward store knows, and what came next, the latest first."""
+        """The length of the longest ending that the backward store knows, and what followed it, the latest first."""
         for size in range(len(text), SHORTEST - 1, -1):
             if known := self.backward.of(text[-size:]):
                 return size, known

@@ -1,8 +1,9 @@
-"""Suffix drafting: a tree of what followed wherever the text ended like this before.
+"""Suffix drafting: a tree of the continuations of all earlier places with the text's ending.
 
-The longest ending of the text that stood before is looked up, at all its places, and shorter endings, too, as far as
-there is room. Each place votes for what followed it (`votes`): what followed often, recently and after a long match
-comes first, and where places disagree the draft branches. A copy that reaches the end of the text goes on into itself.
+The longest ending of the text that occurred before is looked up, at all its places, and shorter endings, too, as far as
+there is room. Each place votes for its continuation (`votes`): a continuation that is frequent, recent and after a long
+match comes first, and if places disagree the draft branches. A copy that reaches the end of the text continues into
+itself.
 
 Places in earlier texts (``remember=``) and in a corpus (``corpus=``) vote, too, but as if their match were a token
 shorter: of equal matches the text itself predicts better.

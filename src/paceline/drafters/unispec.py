@@ -11,8 +11,8 @@ last, *d* the depth, *k* the width and *r* the threshold ::
 A node is never worth more than its parent, so the choice is connected.
 
 ``unispec:paper`` is Algorithm 1 as it is printed: a node is worth its own candidate's probability, ``C`` keeps the
-token that was chosen, every text begins with an empty store, and no noise ranks candidates. Where the print leaves
-something open or cannot be meant, it is read so:
+token that was chosen, every text begins with an empty store, and no noise ranks candidates. Where the printed algorithm
+is unclear or cannot be meant, it is read as follows:
 
 - The k leaves of a level are chosen among its own nodes, as appendix A says ("at each level"). As printed, ``T[i]``
   also holds ``T[i-1]``, and lacks all children but those of the last leaf.

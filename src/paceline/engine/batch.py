@@ -1,12 +1,12 @@
 """The batch driver: many sequences written together, which may join and leave at any time.
 
-A step goes through the calls of a round in their order. What several sequences ask of the same planner, drafter or
-target is answered once for all of them, so a step has one forward of the target: of sequences that draft, of those that
-do not, and of those that still read their prompt. Each emits the tokens it would emit alone.
+A step goes through the calls of a round in their order. Calls of several sequences to the same planner, drafter or
+target are answered together, so a step has one forward of the target: of sequences that draft, of those that do not,
+and of those that still read their prompt. Each emits the tokens it would emit alone.
 
-Sequences wait until there is a seat, and where another one is reading the beginning of the same prompt until it has
-done so: KV rows of a common beginning are copied, not computed again. A step may leave sequences out; they keep their
-rows and give their seats up.
+Sequences wait until there is a seat. If another one is reading the beginning of the same prompt, they also wait until
+it has done so: KV rows of a common beginning are copied, not computed again. A step may leave sequences out; they keep
+their rows and give their seats up.
 """
 
 from __future__ import annotations

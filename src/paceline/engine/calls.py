@@ -132,7 +132,7 @@ class ScoredRow(NamedTuple):
 
 class Reader:
     """Turns scored rows into laws, those of several sequences together. On a device that works ahead of the host this
-    is where the host waits, so it is a call of its own, with its own seconds. There the laws of a whole draft are read
+    is where the host waits, so it is a separate call, with its own seconds. There the laws of a whole draft are read
     with that of its root: a wait for every node of its path would cost more than the races of the others."""
 
     def law(self, rows: Sequence[ScoredRow]) -> list[Distribution | Exception]:
@@ -159,7 +159,7 @@ def _places(row: ScoredRow) -> list[tuple[int, Place]]:
 
 
 def _text(row: ScoredRow, node: int) -> Ints:
-    """The text up to a node; of a law that asks for its length alone, so many zeros."""
+    """The text up to a node; zeros of the same number for a law that needs only the length."""
     path, number = list[int](), node - ROOT
     while number > 0:
         path.append(number)

@@ -1,7 +1,7 @@
-"""What is counted of every round, and the sums over rounds, in one set of words.
+"""The counters of every round, and the sums over rounds, in one set of words.
 
 The engine names here what every round has: tokens, drafted and accepted ones, seconds by part. What one drafter counts
-beside that is declared where it is counted (`drafters.counters`) and stands in ``counts``, by name: nothing here, and
+beside that is declared where it is counted (`drafters.counters`) and is in ``counts``, by name: nothing here, and
 nothing that shows a `Round` or `Totals` by iteration, changes with a new counter.
 
 The forward over the end of a prompt is no round, though it has a record, and a text's first token comes with it.
@@ -55,7 +55,7 @@ class Round:
     unasked: str = ""
     """Why the drafter was not asked for a draft, if it was not."""
     counts: Counts = NO_COUNTS
-    """What the drafter counted, by name."""
+    """The drafter's counts, by name."""
 
     @property
     def seconds(self) -> float:
@@ -107,7 +107,7 @@ class Ledger:
         setattr(spent, before, getattr(spent, before) + own)
 
     def close(self) -> Spent:
-        """The seconds so far; the next ones count anew."""
+        """The seconds so far; counting restarts at 0."""
         spent, self.spent = self.spent, Spent()
         return spent
 
@@ -131,7 +131,7 @@ class Totals:
     tokens_of_prefill: int = 0
     """Tokens that came with the end of a prompt: their seconds are the prompt's."""
     counts: Counts = NO_COUNTS
-    """What drafters counted, by name."""
+    """The drafters' counts, by name."""
 
     @classmethod
     def of(cls, rounds: Sequence[Round], seconds_prefill: float) -> Totals:
@@ -195,7 +195,8 @@ RATIOS = {
     "acceptance_rate": ("accepted", "drafted"),
     "coverage": ("drafting_rounds", "rounds"),
 }
-"""What is divided by what. Rounds emit the target's own token, too; ``drafted`` counts all nodes of a tree."""
+"""Ratio -> numerator and denominator. Rounds emit the target's own token, too; ``drafted`` counts all nodes of a
+tree."""
 SECONDS = [f.name for f in fields(Round) if f.name.startswith("seconds_")]
 """The seconds of a round, by part."""
 SUMMED = [f.name for f in fields(Totals) if f.name != "counts" and f.name in Round.__slots__]
@@ -203,7 +204,7 @@ SUMMED = [f.name for f in fields(Totals) if f.name != "counts" and f.name in Rou
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """A record with each count as a field of its own, behind the others."""
+    """A record with each count as a field, behind the others."""
     counts = record.pop("counts")
     return {**record, **counts}
 

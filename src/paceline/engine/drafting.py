@@ -1,4 +1,4 @@
-"""A drafter at work on one text: its state from `open` to `close`, and what becomes of the text when it fails."""
+"""A drafter at work on one text: its state from `open` to `close`, and how the text goes on if it fails."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Drafting:
             self.stop(error)
 
     def _check_counters(self) -> None:
-        """Know the drafter's counters. Those of a plug-in stand beside the engine's own, so their names must differ."""
+        """Know the drafter's counters. Those of a plug-in are shown beside the engine's own, so their names must
+        differ."""
         own = [counter for counter in self.drafter.counters if counter.name not in NO_COUNTS]
         for counter in own:
             if counter.name in TAKEN:
@@ -97,7 +98,7 @@ class Drafting:
             warnings.warn_explicit(said, DrafterWarning, __file__, 0, registry={})  # not once only: for each text
 
     def counts(self) -> Counts:
-        """What the drafter counted since the last call, with 0 for the rest of its counters."""
+        """The drafter's counts since the last call, with 0 for the rest of its counters."""
         if not self.on:
             return self.no_counts
         try:
@@ -128,7 +129,7 @@ class Drafting:
         return self.drafter.prompt_needs | Want(hidden=self.drafter.needs.hidden) if self.on else NOTHING
 
     def on_early(self, tree: DraftTree) -> OnEarly | None:
-        """What the target calls with early-exit logits of the rows of a draft, if anything."""
+        """The callback for early-exit logits of the rows of a draft, if there is one."""
         return partial(self._hear_early, tree) if self.on and self.drafter.hears_early else None
 
     def _hear_early(self, tree: DraftTree, logits: Array) -> None:

@@ -1,4 +1,4 @@
-"""What a text is made of: its tokens, each with its source, and why it ended with the last one."""
+"""The emitted text: its tokens, each with its source, and why it ended with the last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walking plain decoding's text under another method: what was chosen is recorded, what plain chose is emitted.
+"""Walking plain decoding's text under another method: its choices are recorded, plain decoding's tokens are emitted.
 
 So a run goes on after a difference, and one difference is counted once instead of turning everything after it into
 another text.

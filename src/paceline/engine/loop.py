@@ -54,7 +54,7 @@ class Session:
     emissions: list[Emission] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     seconds_prefill: float = 0.0
-    """Reading the prompt, the first token included: the target's part, and what the drafter does when it is opened."""
+    """Reading the prompt, the first token included: the target's part, and the opening of the drafter."""
     reused: int | None = None
     """Prompt tokens whose KV rows were there already; None before it is read."""
 
@@ -149,7 +149,7 @@ class Session:
         return budget.within(depth)
 
     def _depth(self) -> int:
-        """How deep a draft may go: limited by the sequence's room, by what the target can score, and by its context.
+        """How deep a draft may go: limited by the sequence's room, by the target's reach, and by its context.
 
         A round emits one token more than it accepts, so a draft as deep as the room left is one too deep. Called by
         transformers, a text may run past the model's context; drafts never do.
@@ -248,7 +248,7 @@ class Session:
     # learn
 
     def _observe(self, scores: Scores, verdict: Verdict) -> Flow:
-        """Show the drafter what became of the round."""
+        """Show the drafter the result of the round."""
         if not self._drafting.observes:
             return
         seen = Seen(self._drafting.state, verdict, scores)
@@ -260,7 +260,7 @@ class Session:
             self._drafting.stop(error)
 
     def _review(self, draft: Drafted, verdict: Verdict) -> Flow:
-        """Show the planner what became of the round."""
+        """Show the planner the result of the round."""
         spent = self._ledger.spent
         outcome = Outcome(
             context=self.context,
@@ -315,7 +315,7 @@ class Session:
         return self.context.tokens[: 0 if self.drafter.prompt_needs != NOTHING else -1]
 
     def _prefill(self) -> Flow:
-        """Read what the KV rows do not hold yet of the text. The last forward over it brings the next token, too.
+        """Read the part of the text that the KV rows do not hold yet. Its last forward yields the next token, too.
 
         Of rows that are read anyway the drafter is shown the hidden states that it needs of a draft's.
         """
@@ -358,7 +358,7 @@ class Session:
         yield from self._end_round(record, EMPTY, verdict, scores)
 
     def _call(self, verb: str, of: Any, payload: Any) -> Generator[Call, Reply, Any]:
-        """Make a call, note what it took. An answer that is an exception is raised."""
+        """Make a call and note its seconds. An answer that is an exception is raised."""
         reply = yield Call(verb, of, payload)
         own = reply.own
         if not self._opened:  # opening the drafter is part of reading the prompt, also where no row is left to read

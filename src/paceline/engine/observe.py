@@ -37,7 +37,7 @@ Observer: TypeAlias = Callable[[Observed], None]
 
 
 class Showing(NamedTuple):
-    """One sequence whose observer is to be called."""
+    """One sequence whose observer must be called."""
 
     observer: Observer
     observed: Observed

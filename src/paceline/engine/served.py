@@ -1,8 +1,8 @@
-"""The served driver: drafts for texts whose forward is somebody else's.
+"""The served driver: drafts for texts whose forward another program computes.
 
-A host owns the model and writes the texts. In each of its rounds it asks for drafts (`drafts`), scores what it likes of
-them, commits the tokens that it emits, and says which these are and how long its forward took (`emitted`). Drafter and
-planner are the objects of every other driver, and what they are asked is asked in the order of the decode loop.
+A host owns the model and writes the texts. In each of its rounds it requests drafts (`drafts`), scores any part of
+them, commits the tokens that it emits, and reports these tokens and the seconds of its forward (`emitted`). Drafter and
+planner are the same objects as in every other driver, and are called in the order of the decode loop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ServedText:
     """Whether drafting failed for it, so that it is left alone."""
 
     def forget(self) -> None:
-        """Its last draft was not scored, or it is not known what came of it."""
+        """Its last draft was not scored, or its outcome is unknown."""
         self.proposed = self.sent = EMPTY
         self.shown = False
 
@@ -63,7 +63,7 @@ class ServedRound(NamedTuple):
 
 
 def raised(error: Exception, text: ServedText | None) -> NoReturn:
-    """What becomes of a drafter's failure where the host says nothing else."""
+    """The default handling of a drafter's failure."""
     raise error
 
 
@@ -80,7 +80,7 @@ class Served:
         failed: Callable[[Exception, ServedText | None], None] = raised,
     ) -> None:
         """``depth`` is the most tokens in a row that the host takes, and ``trees`` whether it takes more than chains.
-        ``failed`` hears of errors, and of the text that is left alone from then on, if it is one text's."""
+        ``failed`` is called with errors, and with the text that is left alone from then on, if it is one text's."""
         self.drafter, self.planner = drafter, planner
         self._depth, self._trees, self._failed = depth, trees, failed
         self._reads = drafter.needs.top > 0
@@ -97,8 +97,8 @@ class Served:
     # after a forward
 
     def emitted(self, news: Sequence[ServedRound], seconds: float = 0.0, until: float = math.inf) -> None:
-        """Learn from a round that took so long, of texts that were scored together; 0 seconds where nobody knows. The
-        drafter learns until the clock says so."""
+        """Learn from a round of ``seconds`` (0 if unknown), of texts that were scored together. The drafter learns
+        until the clock reaches ``until``."""
         began = time.perf_counter()
         if self.drafter.observes:
             seen = [new for new in news if new.text.shown and not new.text.off]
@@ -138,8 +138,8 @@ class Served:
     # before a forward
 
     def drafts(self, texts: Sequence[ServedText], until: float = math.inf) -> list[DraftTree]:
-        """What of their drafts is worth scoring in the next forward. Texts whose turn has not come when the clock says
-        ``until`` have none."""
+        """The parts of their drafts that are worth scoring in the next forward. Texts whose turn has not come when the
+        clock says ``until`` have none."""
         began = time.perf_counter()
         asked = self._asked(texts)
         found = list[tuple[ServedText, Draft]]()
@@ -221,7 +221,7 @@ class Served:
 
 
 def verdict(sent: DraftTree, tokens: tuple[int, ...]) -> Verdict:
-    """What became of a draft, by the tokens that the text got."""
+    """The verdict on a draft, from the tokens that the text got."""
     if not is_chain(sent.parents):
         path = tuple(sent.along(tokens[:-1]))
         return Verdict(path, tokens, len(path))

@@ -75,15 +75,15 @@ class ArrayFormat(Generic[Description]):
     arrays: Mapping[str, str]
     """Names of the arrays -> types that each may have."""
     mend: str
-    """What to do where a file is none of them, or damaged."""
+    """Advice for a file that is none of them, or damaged."""
 
     def write(self, path: str | Path, description: Description, arrays: Mapping[str, Numbers]) -> None:
         """Write a file, all of it or nothing."""
         from safetensors.numpy import save
 
-        told = _plain(description)
+        plain = _plain(description)
         metadata = _text(
-            {"kind": self.noun, "version": self.version, "crc32": checksum(told, arrays), "description": told}
+            {"kind": self.noun, "version": self.version, "crc32": checksum(plain, arrays), "description": plain}
         )
         if (size := len(metadata.encode())) > DESCRIBED:
             raise InputError(f"the description of {path} takes {size} bytes, and {DESCRIBED} are the most; shorten it")
@@ -107,9 +107,9 @@ class ArrayFormat(Generic[Description]):
         """The file of these bytes."""
         try:
             places, metadata, data = _taken_apart(image)
-            told = parse(metadata)
-            version, crc32, described = told["version"], told["crc32"], told["description"]
-            if told["kind"] != self.noun:
+            header = parse(metadata)
+            version, crc32, described = header["version"], header["crc32"], header["description"]
+            if header["kind"] != self.noun:
                 raise ValueError("it is a file of another kind")
         except UNFIT:
             raise InputError(f"{path} is no {self.noun} of paceline, or a damaged one; {self.mend}") from None
@@ -141,9 +141,9 @@ class ArrayFormat(Generic[Description]):
         return found
 
 
-def checksum(told: Any, arrays: Mapping[str, Numbers]) -> int:
+def checksum(description: Any, arrays: Mapping[str, Numbers]) -> int:
     """The CRC-32 of a description and of arrays in the order of their names."""
-    found = zlib.crc32(_text(told).encode())
+    found = zlib.crc32(_text(description).encode())
     for _, array in sorted(arrays.items()):
         found = zlib.crc32(np.ascontiguousarray(array).data, found)
     return found
@@ -163,5 +163,5 @@ def _plain(description: Any) -> dict[str, Any]:
     return asdict(description)
 
 
-def _text(told: Any) -> str:
-    return json.dumps(told, sort_keys=True, ensure_ascii=False, allow_nan=False)
+def _text(description: Any) -> str:
+    return json.dumps(description, sort_keys=True, ensure_ascii=False, allow_nan=False)

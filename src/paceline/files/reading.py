@@ -36,7 +36,7 @@ KINDS = (
 
 
 def open_file(path: str | Path, most: int | None = None) -> BinaryIO:
-    """Open an ordinary file of at most so many bytes to read it; OSError where it is missing or of another kind."""
+    """Open an ordinary file of at most ``most`` bytes to read it; OSError where it is missing or of another kind."""
     found = os.stat(path)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -78,7 +78,7 @@ def _first_piece(pipe: int, path: Path) -> bytes:
 
 
 def bounded(file: BinaryIO, name: object, most: int) -> bytes:
-    """The rest of an open file; OSError where it has more than so many bytes."""
+    """The rest of an open file; OSError if it has more than ``most`` bytes."""
     found = bytearray()
     while piece := file.read(PIECE):  # one read of all would take the memory of the largest file for the smallest
         found += piece

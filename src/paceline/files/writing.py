@@ -1,7 +1,7 @@
 """Atomic file writes, and folders that one process at a time writes into.
 
-An unfinished file is in a folder of its own beside its destination. That folder has a name of Paceline's and is locked
-as long as its process lives, so the next writer recognises what a killed process left, and removes it.
+An unfinished file is in a temporary folder beside its destination. That folder has a name of Paceline's and is locked
+as long as its process lives, so the next writer recognises the remains of a killed process, and removes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What other engines call our methods: the flags or the Python that draft alike, or why there are none.
+"""Our methods in other engines: the flags or the Python that draft alike, or why there are none.
 
 No other engine drafts quite as we do. What does not carry over is said beside every answer, and changes only how many
 tokens are accepted: these engines, too, let the target decide every token.
@@ -68,7 +68,7 @@ Answer = tuple[tuple[str, ...], dict[str, Any], tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Equivalent:
-    """What an engine has for a method."""
+    """An engine's counterpart of a method."""
 
     engine: str
     method: str
@@ -356,7 +356,8 @@ def _reaching(ours: Exported) -> tuple[str, ...]:
 
 
 def _lost(ours: Exported, unsure: str) -> tuple[str, ...]:
-    """What no other engine has of drafts by a model; ``unsure`` is about drafts that end where the model is unsure."""
+    """Features of model drafts that no other engine has; ``unsure`` is about drafts that end where the model is
+    unsure."""
     options = ours.options
     trees = [f"{name}={options[name]}" for name in ("beams", "top") if options[name] > 1]
     return (

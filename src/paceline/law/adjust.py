@@ -1,4 +1,4 @@
-"""What acts on the logits before temperature does: bias, penalties, bans and custom processors, in steps.
+"""Adjustments of the logits before temperature: bias, penalties, bans and custom processors, in steps.
 
 A step is the same for numpy's rows and for torch's on another device: both are indexed and calculated with alike.
 """

@@ -77,8 +77,8 @@ class Draws:
         return logs - total.log()[..., None], left / total
 
     def favoured(self, ids: torch.Tensor, logs: torch.Tensor, rest: torch.Tensor, ahead: int = 0) -> torch.Tensor:
-        """The logarithms of how likely candidates are to win the race, so many places ahead; without noise that is how
-        likely they are."""
+        """The log-probabilities that candidates win the race, ``ahead`` places ahead; without noise their own
+        log-probabilities."""
         if not self._noisy:
             return logs
         drawn = gumbel(self._numbers[:, INDEX:], ids, ahead) * self._numbers[:, FLOATS + 1, None, None]

@@ -98,7 +98,7 @@ def obstacle(device: torch.device) -> str | None:
     try:
         with _disable_current_modes(), once():
             return None if _agree(device) else "they find other winners than torch"
-    except Exception as error:  # whatever a compiler for a device nobody tried may raise
+    except Exception as error:  # anything that a compiler for an untested device may raise
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

@@ -81,7 +81,7 @@ class Law:
 
 
 class Place(NamedTuple):
-    """A place in a text whose token is to be chosen: the text's law, the logits there and the tokens before it."""
+    """A place in a text whose token must be chosen: the text's law, the logits there and the tokens before it."""
 
     law: Law
     row: Array

@@ -45,7 +45,7 @@ KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 
 class Stream(IntEnum):
-    """The purposes of noise, each with numbers of its own.
+    """The purposes of noise, each with a separate stream of numbers.
 
     ``TARGET`` is public: it decides the target's own sample, and a drafter that ranks its candidates with
     the same numbers is accepted more often without changing the text. ``ACCEPT`` and ``RESIDUAL`` are
@@ -82,7 +82,7 @@ class Noise:
         return _exponentials(self.uniform(stream, index, ids, turn))
 
     def exponential_each(self, stream: Stream, indices: Ids, ids: Ids) -> Floats:
-        """`exponential` of every token at a place of its own, in one go."""
+        """`exponential` of every token, each at its own place, in one call."""
         return _exponentials(self._uniforms(stream, indices, ids))
 
     def gumbel(self, index: int, ids: Ids) -> NDArray[np.float64]:

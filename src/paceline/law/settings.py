@@ -123,7 +123,7 @@ class Sampling:
         tried=(0.9, 0.95),
         loosened=lambda value, error: min(1.0, value * exp(2 * error)),
     )
-    """A token survives if those before it hold less than this mass; equals stand in order of id."""
+    """A token survives if those before it hold less than this mass; equals are in order of id."""
     min_p: float = setting(
         0.0,
         kind=float,
@@ -258,7 +258,7 @@ class Sampling:
         return replace(self, **{row.name: row.within(getattr(self, row.name), vocab_size) for row in naming})
 
     def elsewhere(self, library: str) -> dict[str, Any]:
-        """What acts, under the names of another library that has it by the same law."""
+        """The active settings, under the names of another library that has the same law for them."""
         return {row.elsewhere[library]: value for row, value in self.acting() if library in row.elsewhere}
 
     def lacking(self, library: str) -> list[str]:

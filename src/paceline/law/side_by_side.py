@@ -40,7 +40,7 @@ class Places:
 
 
 def steps(settings: Sequence[Sampling], places: Places, device: torch.device) -> Iterator[Step]:
-    """What acts on the logits of texts with these settings, in order."""
+    """The adjustments of the logits of texts with these settings, in order."""
     rows = {row.name: row for each in settings for row in each.rows if row.acts is Acts.ON_LOGITS}
     for group in grouped(rows.values()):
         columns = [[getattr(each, row.name, row.default) for each in settings] for row in group]

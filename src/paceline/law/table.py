@@ -1,8 +1,8 @@
-"""What is known of a setting of sampling, and how the fields of `Sampling` make a table of it.
+"""The facts about a sampling setting, and how the fields of `Sampling` make a table of it.
 
-A row holds all that anything in the project asks about its setting. So whoever adds a setting writes one field in
-`settings`, and functions beside it for what it does. Functions that need numpy or torch may be named instead of given:
-the command line reads the table for its help, and importing either would take as long as the help itself.
+A row holds all that the project knows about its setting. So a new setting is one field in `settings`, and functions
+beside it for its effect. Functions that need numpy or torch may be named instead of given: the command line reads the
+table for its help, and importing either would take as long as the help itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class InTransformers:
     processor: str
     """The class of its logits processor."""
     argument: str | None = None
-    """What such a processor holds the value as; None if the value cannot be read back from it."""
+    """The attribute in which such a processor holds the value; None if the value cannot be read back from it."""
     given: Callable[[Any], Any] = lambda value: value
     """The value as the processor and `generate` take it."""
     if_unset: Any = None

@@ -1,4 +1,4 @@
-"""What a setting may be: refusals of wrong types that name the mend, and a short repr."""
+"""Checks of a setting's type, whose messages name the mend, and a short repr."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -70,7 +70,7 @@ def require_callable(name: str, value: object, arguments: Sequence[str]) -> None
 
 
 def _require_arguments(one: str, function: Any, arguments: Sequence[str]) -> None:
-    """Refuse a function that cannot be called with so many arguments, where it says what it takes."""
+    """Refuse a function that cannot be called with these arguments, if its signature is known."""
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
@@ -84,7 +84,7 @@ def _require_arguments(one: str, function: Any, arguments: Sequence[str]) -> Non
 
 
 def _mend(value: object, kind: type[int] | type[float]) -> str:
-    """What to write instead, where that is plain."""
+    """The right value, if it is obvious."""
     if value is None:
         return LEAVE
     if isinstance(value, (str, float)):

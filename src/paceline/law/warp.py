@@ -32,7 +32,7 @@ SKETCH = 2.0**-14
 
 @dataclass(frozen=True, kw_only=True)
 class Warps:
-    """What acts at a temperature above 0, found once for a text.
+    """The settings that act at a temperature above 0, found once for a text.
 
     The cuts that kernels know are here as numbers, too. Other places cut by these numbers, each in its own way, and
     cannot share one function: `warped` is the law, and the order in which numpy adds up its sums decides texts;

@@ -1,7 +1,7 @@
 """Tokens that drafts of a method bring by their size, and the best size under given seconds.
 
-A method that finds nothing sends nothing, so a budget of 16 nodes costs a round of 17 rows only now and then. So the
-seconds of a size are the mean over its rounds of the seconds of what they send.
+A method that finds nothing sends nothing, so only some rounds with a budget of 16 nodes have 17 rows. So the seconds of
+a size are the mean, over its rounds, of the seconds of the rows that they send.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Point:
     tokens: Amount
     """Emitted per round, the target's own token included."""
     sent: Mapping[Nodes, Amount]
-    """Rows beside the root -> the share of rounds that had so many."""
+    """Rows beside the root -> the share of rounds that had that number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Spot:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeChoice(Optimum):
-    """The best size for so many sequences, each about ``length`` long."""
+    """The best size for ``sequences`` sequences, each about ``length`` long."""
 
     sequences: BatchSize
     length: Count

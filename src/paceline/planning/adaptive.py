@@ -1,16 +1,17 @@
-"""The planner that weighs, in every round, what each node of a draft is likely to bring against what it will take.
+"""The planner that weighs, in every round, the tokens that each node of a draft is expected to bring against its
+seconds.
 
-Five ideas, a file each: the chance of a node to come true (`chances`), the cost of a round by its rows (`costs`), the
+Five ideas, a file each: the chance that a node is accepted (`chances`), the cost of a round by its rows (`costs`), the
 choice of nodes under both (`choice`), how deep an expensive part goes (`levels`), and when to stop drafting for a while
 (`backoff`). `knowledge` joins them and learns from rounds, this file plans them.
 
-Where drafting has not been worth its own time for a while, the planner backs off: no draft for some rounds, then a few
-rounds with one; `PROBING` bounds what that costs. What a draft that was not sent would have brought is learnt from the
-text as well. Probe nodes (lookahead's window) bring nothing in their own round: where they would make it slower than
-plain, they go only as far as time was saved up for them, and the draft goes without them otherwise.
+If drafting has not been worth its own time for a while, the planner backs off: no draft for some rounds, then a few
+rounds with one; `PROBING` bounds the cost of these. From drafts that were not sent the planner learns, too: the text
+shows how much they would have brought. Probe nodes (lookahead's window) bring nothing in their own round. If they would
+make it slower than plain, they are sent only if enough time was saved up for them.
 
-Under the rejection rule the text may depend on the draft. There everything is reckoned from stored costs and from this
-text alone, and nodes that were sampled are cut by their depth and never by their value.
+Under the rejection rule the text may depend on the draft. There all decisions follow from stored costs and from this
+text alone, and sampled nodes are cut by their depth and never by their value.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Adaptive(Planner):
         return not known.live or not known.expensive[known.class_of(draft)].active
 
     def _levels(self, known: Knowledge, texts: int, length: int) -> int:
-        """How many levels of it pay for so many texts; all where that is not known by level."""
+        """How many levels of it pay for ``texts`` texts; all if that is not known by level."""
         if not known.live or self._costly_levels < 2:
             return UNLIMITED
         batch = known.round.batch

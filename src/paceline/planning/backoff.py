@@ -1,4 +1,4 @@
-"""When to draft again: back-off of what has not been worth its time, and the recent averages that it is judged by."""
+"""When to draft again: back-off of sources that were not worth their time, and the recent averages that judge them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from paceline.recent import RecentMean
 
 LONGEST = 512
-"""Rounds that a source is left out at most: what was expensive once need not stay so."""
+"""The most rounds for which a source is left out: its cost may fall."""
 STALL = 3.0
 """A new time counts as at most this many times the average before it: longer ones are stalls."""
 TRIED = 8

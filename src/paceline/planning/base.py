@@ -77,7 +77,7 @@ class Outcome(NamedTuple):
     """The emitted tokens, the last of the text."""
     seconds_draft: float
     seconds: float
-    """All of the round but the drafting; 0 where nobody timed it."""
+    """All of the round but the drafting; 0 if it was not timed."""
     seconds_top: float = 0.0
     """The part of `seconds` spent on reading the most probable tokens for the drafter."""
     shown: bool = True

@@ -1,13 +1,13 @@
-"""The planner that drafts the one size which was found best for a method on this machine (UniSpec's g*).
+"""The planner that always drafts the size that calibration found best for a method on this machine (UniSpec's g*).
 
-The size comes from a stored profile, for as many sequences as write together and texts of about this length. Machines
-change: they grow hot, they are shared. So where the seconds of rounds leave those of the profile for a while, sizes
-around the present one are tried in turn for some rounds, the curve of seconds is scaled by what they show, and the best
-size under the new curve is taken if it is better by more than `GAIN`. Every trial that changes nothing doubles the
-time until the next, so what trials cost is bounded.
+The size comes from a stored profile, for the current batch size and texts of about this length. Machines change: they
+grow hot, they are shared. So if the seconds of rounds differ from the profile for a while, sizes around the present one
+are tried in turn for some rounds. The curve of seconds is scaled by their results, and the best size under the new
+curve is taken if it is better by more than `GAIN`. Every trial that changes nothing doubles the time until the next, so
+the cost of trials is bounded.
 
-None of that happens under the rejection rule, where the text may depend on the size of drafts: there the stored size
-of a single text stands, whatever is written beside it.
+None of this happens under the rejection rule, where the text may depend on the size of drafts: there every text has the
+stored size of a single text, whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SizeTrial:
         return self.sizes[self.left % len(self.sizes)]
 
     def scale(self) -> tuple[Floats, Floats]:
-        """Logarithms of rows, and of how many times as long rounds of so many take."""
+        """Logarithms of row counts, and of how many times as long rounds of each take."""
         rows = sorted(self.ratios)
         medians = [statistics.median(self.ratios[size]) for size in rows]
         bound = np.log(FARTHEST)

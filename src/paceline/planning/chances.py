@@ -1,8 +1,8 @@
-"""The chance of a draft node to come true, by its source, its depth and the score that the source gave it.
+"""The chance that a draft node is accepted, by its source, its depth and the score that the source gave it.
 
-A node counts once all nodes before it came true: then the text shows whether it did, and its siblings, whether they
-were scored or left out. So nothing need be sent to learn. Where few nodes were seen, the source's own probability
-counts, corrected by how far its probabilities have been off in general. So a source that is always wrong is noticed
+A node counts if all nodes before it were accepted: then the text decides about it and its siblings, whether they were
+scored or left out. So the planner can learn without sending a draft. If few nodes were seen, the source's own
+probability counts, corrected by the general error of its probabilities. So a source that is always wrong is noticed
 within a few rounds, whatever it claims.
 """
 
@@ -23,7 +23,7 @@ DEPTHS = (1, 2, 3, 5)
 MEMORY = 0.99
 """The weight that earlier nodes of a class keep with each new one."""
 PRIOR = 4.0
-"""Nodes that the source's own probability counts as."""
+"""The source's own probability has the weight of this many nodes."""
 LEAST, MOST = 1e-4, 0.98
 """No node is impossible, and none is certain: so a child is always less likely than its parent."""
 
@@ -42,8 +42,8 @@ _OF_SOURCE = _SCORES * len(DEPTHS)
 
 
 class Trust:
-    """The share of promised tokens that chosen nodes bring. Chosen are those that look best, and among many doubtful
-    ones some look better than they are: the more of them, the less is known and the more there is to choose from."""
+    """The share of promised tokens that chosen nodes bring. The nodes that look best are chosen, and among many
+    doubtful ones some look better than they are: more so if less is known and there are more to choose from."""
 
     def __init__(self) -> None:
         self._promised = self._came = TRUSTING
@@ -54,8 +54,8 @@ class Trust:
         return min(1.0, self._came / self._promised)
 
     def learn(self, expected: float, came: float) -> None:
-        """A draft was expected to bring so many tokens, at this share, and brought so many. Rounds without one count,
-        too: drafts that are trusted too little to be sent get another chance in time."""
+        """A draft was expected to bring ``expected`` tokens, at this share, and brought ``came``. Rounds without one
+        count, too: drafts that are trusted too little to be sent get another chance in time."""
         promised = expected / self.share
         self._promised += (1 - FORGOTTEN) * (TRUSTING - self._promised) + promised
         self._came += (1 - FORGOTTEN) * (TRUSTING - self._came) + came

@@ -1,10 +1,10 @@
 """Which nodes of drafts are worth their rows.
 
-With *p* the chance of a node's whole path to come true, a round that scores a connected part *D* of the draft is
-expected to emit ``1 + sum of p over D`` tokens. Rounds follow one another, so what counts is tokens per second over
-many of them and not within one: a round of 1 token in 1 s and one of 1.8 in 1.7 s are each the better ratio of some
-choice, and 5 in 1 s beats both. Time is therefore valued at the running *rate* of tokens per second, and the part
-chosen is the one of greatest ::
+With *p* the chance that a node's whole path is accepted, a round that scores a connected part *D* of the draft is
+expected to emit ``1 + sum of p over D`` tokens. Rounds follow one another, so the goal is the most tokens per second
+over many rounds, not within each. Example: one round may emit 1 token in 1 s or 1.8 in 1.7 s, and the next emits 5 in 1
+s. The second choice has the higher ratio in its round, but 6.8 tokens in 2.7 s are slower than 6 in 2 s. Time is
+therefore valued at the running *rate* of tokens per second, and the part chosen is the one of greatest ::
 
     expected tokens - rate x seconds(rows)
 
@@ -65,7 +65,7 @@ class Weighed(NamedTuple):
         return [*accumulate(len(tree.tokens) for tree in self.trees)]
 
     def within(self, counts: Sequence[int]) -> Weighed:
-        """The same with no chance for any but so many likeliest nodes of each draft, so that no others are chosen."""
+        """The same with chance 0 for all but the ``counts`` likeliest nodes of each draft: no others are chosen."""
         paths = self.paths.copy()
         for end, tree, count in zip(self.ends, self.trees, counts, strict=True):
             if count < len(tree):
@@ -85,7 +85,7 @@ class Weighed(NamedTuple):
         return Weighed(trees, self.depths[nodes], self.paths[nodes], None)
 
     def sums(self, values: Floats | Bools) -> list[float]:
-        """What these values of all nodes add up to in each draft."""
+        """The sums of these node values in each draft."""
         totals = [0.0, *values.cumsum().tolist()]
         return [totals[end] - totals[end - len(tree.tokens)] for end, tree in zip(self.ends, self.trees, strict=True)]
 
@@ -152,7 +152,7 @@ class RoundCosts(NamedTuple):
     """The costs of time in this round."""
 
     seconds: Callable[[int], Floats]
-    """The most rows -> seconds of a round of 0 .. so many rows."""
+    """The most rows -> seconds of a round of 0 .. that many rows."""
     tried: float
     """About the most rows of rounds that were seen."""
     rate: Callable[[float], float]

@@ -20,9 +20,9 @@ from paceline.planning.timing import Timing
 from paceline.tree import Floats
 
 MEASURED = 30
-"""A size that was measured on purpose counts as so many rounds."""
+"""The rounds that a size counts for if it was measured on purpose."""
 PROBED = 15
-"""A size that was timed in a few forwards before the first text counts as so many: real rounds soon correct it."""
+"""Rounds for a size that was timed in a few forwards before the first text: real rounds soon correct it."""
 PACE = 0.25
 """The share of a round's surprise that counts as a change of the machine's pace."""
 UNTRIED = 0.01
@@ -35,7 +35,7 @@ all of it behind a probe, which reaches far enough."""
 DOUBT = 1.0
 """Rounds that this assumption counts as."""
 AGING = 200
-"""After so many rounds of other sizes, a size's own count for a third of what they did."""
+"""After this many rounds of other sizes, a size's own rounds have a third of their weight."""
 PLANNED = 64
 """Rows for which seconds are computed at once."""
 SHORT = 1024
@@ -67,7 +67,7 @@ class Costs:
         return any(curve.known for curve in self._curves.values())
 
     def knows_plain(self, sequences: int, length: int) -> bool:
-        """Whether rounds without drafts were measured, of so many texts that are about so long."""
+        """Whether rounds without drafts were measured, of ``sequences`` texts of about ``length`` tokens."""
         curve = self._curves.get(key_of(sequences, length))
         return curve is not None and bool(curve.rounds[size_of(sequences)] >= TRUSTED)
 
@@ -151,7 +151,7 @@ class Costs:
 
 
 def _untried(plain: float) -> float:
-    """The share of a plain round of so many rows that an untried row is assumed to take."""
+    """The share of a plain round of ``plain`` rows that an untried row is assumed to take."""
     return UNTRIED * min(1.0, TEXTS / plain)
 
 

@@ -18,7 +18,7 @@ from paceline.tree import Floats
 
 
 class CurveReading(NamedTuple):
-    """Seconds to read the ``top`` best tokens after each of so many rows."""
+    """Seconds to read the ``top`` best tokens after each row, by the number of rows."""
 
     top: Count
     rows: Rows
@@ -41,7 +41,7 @@ class Curves:
         }
 
     def scaled(self, ratio: Callable[[Floats], Floats]) -> Curves:
-        """The same, where rounds of so many rows take so many times as long."""
+        """The same, if rounds of n rows take ``ratio`` of n times as long."""
         return Curves(
             Timing(rows=int(rows), seconds=float(took), length=length, sequences=sequences)
             for (sequences, length), (sizes, seconds) in self._curves.items()
@@ -62,7 +62,7 @@ class Curves:
         return min(self._curves, key=apart)
 
     def seconds(self, rows: NDArray[np.integer] | Floats, sequences: int = 1, length: int = 0) -> Floats:
-        """Seconds of rounds of so many rows in all."""
+        """Seconds of rounds of ``rows`` rows in all."""
         sizes, seconds = self._curves[self.nearest(sequences, length)]
         slope = 0.0 if len(sizes) == 1 else float((seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2]))
         return lines(np.asarray(rows, np.float64), sizes, seconds, max(0.0, slope))

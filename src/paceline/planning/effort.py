@@ -1,7 +1,7 @@
 """Seconds of a method's drafting on one target, beside those of plain decoding.
 
 They depend on the machine and not on the text, so all drafters of a method share them while the program runs: a later
-text knows from its first round on what a draft takes.
+text knows the seconds of a draft from its first round on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KNOWN: WeakKeyDictionary[Target, dict[tuple[str, ...], Effort]] = WeakKeyDictio
 
 
 def effort_of(target: Target, drafter: Drafter) -> Effort:
-    """What is known of this method on this target; of a drafter that no spec made, nothing yet."""
+    """The known effort of this method on this target; empty for a drafter that no spec made."""
     if not drafter.spec:
         return Effort()
     key = drafter.spec, *(model.name for model in drafter.models)

@@ -1,7 +1,7 @@
-"""What the adaptive planner knows of drafts and of time, and how it learns from rounds.
+"""The knowledge of the adaptive planner about drafts and time, and how it learns from rounds.
 
 Rounds are judged by their drafts: the expensive part of a drafter by what it brought beyond the cheap part, and all
-drafting by what it brought beyond plain rounds. What is not worth its time is left out for a while (`backoff`).
+drafting by what it brought beyond plain rounds. A part that is not worth its time is left out for a while (`backoff`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEARNING = 0.005
 SHORTEST = 1e-6
 """Seconds that drafting takes at least: an average of 0 would never rise."""
 DRAFTING = 0.05
-"""Tokens that the time of a draft counts as where no clock may decide."""
+"""The time of a draft in tokens, if no clock may decide."""
 HOPED = 0.5
 """Tokens that a draft is expected to bring before the first one was made."""
 SAVED, OWED = 2.0, 10.0
@@ -50,7 +50,7 @@ STRONG = (0.3, 1.0)
 
 
 SELDOM = 16
-"""Of rounds without drafts one in so many is planned and timed."""
+"""Of this many rounds without drafts, one is planned and timed."""
 
 BACKED_OFF = "drafting had not been worth its own time"
 SHOWN, RESTING = (Budget(0, 0, BACKED_OFF, shown) for shown in (True, False))
@@ -207,7 +207,7 @@ class Knowledge:
         return self.round.batch * max(1 / seconds_plain, running.value if running is not None else 0.0)
 
     def note_rate(self, texts: int, tokens: int, seconds: float) -> None:
-        """So many texts got so many tokens in all."""
+        """``texts`` texts got ``tokens`` tokens in all."""
         self.running.setdefault(size_of(texts), RecentRatio(RUN)).add(tokens / texts, seconds)
 
     def ready(self, length: int) -> bool:
@@ -265,7 +265,8 @@ class Knowledge:
         return kinds[cheap.tree]
 
     def save(self, seconds: float) -> None:
-        """A round took so long: if it had probe nodes and was slower than plain for what it promised, charge them."""
+        """Charge probe nodes of a round if it was slower than plain decoding for the tokens that it was expected to
+        bring."""
         now = self.round
         self.saved = min(SAVED, self.saved + PROBING)
         if now.probed and now.why is not None:

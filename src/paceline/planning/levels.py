@@ -1,7 +1,7 @@
-"""How deep the expensive part of a drafter goes: what its levels bring and what they take.
+"""How deep the expensive part of a drafter goes: the tokens and the seconds of its levels.
 
 A draft model adds a level to its drafts with each of its forwards. A level takes about as long as the one before and
-brings less, so as many are asked for as bring more than they take. For several texts at once a level takes longer, and
+brings less, so only levels that are worth their time are requested. For several texts at once a level takes longer, and
 a depth that pays for one text may not pay for eight.
 """
 
@@ -16,7 +16,7 @@ from paceline.tree import Floats
 DEEPEST = 16
 """Levels whose gains are kept apart."""
 MEASURED = 2
-"""So many times must be known: the first of a batch size is no measure of those that follow."""
+"""The fewest times that must be known: the first of a batch size is no measure of those that follow."""
 FADING = 0.95
 """The weight that earlier gains keep with each new round, so that a level that brought little is tried again."""
 GUESSED = 0.1
@@ -43,15 +43,15 @@ class Levels:
         return 1 + int(worth.argmax())
 
     def measured(self, texts: int) -> bool:
-        """Whether the seconds of a level are known for so many texts."""
+        """Whether the seconds of a level are known for ``texts`` texts."""
         return self._time(texts).times >= MEASURED
 
     def seconds(self, texts: int) -> float:
-        """The recent seconds of a level for so many texts."""
+        """The recent seconds of a level for ``texts`` texts."""
         return self._time(texts).seconds
 
     def took(self, seconds: float, levels: int, texts: int) -> None:
-        """So many levels for so many texts took so long."""
+        """``levels`` levels for ``texts`` texts took ``seconds``."""
         self._time(texts).add(seconds / levels)
 
     def brought(self, gains: Floats) -> None:

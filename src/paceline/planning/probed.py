@@ -1,9 +1,9 @@
 """A few forwards of a target, timed before its first text: the curve that planners begin with.
 
-Machines differ in what rows cost: on one processor 16 rows take as long as one, on another five times as long. A
-planner that learnt this from its rounds would spend a short text on sizes that cannot pay. So sizes are timed once for
-a machine and a model, within `LIMIT` seconds, and kept in the cache directory. This is less than a calibration, which
-times rounds of several sequences behind texts of several lengths; real rounds correct it.
+The cost of rows differs between machines: on one processor 16 rows take as long as one, on another five times as long.
+A planner that learnt this from its rounds would spend a short text on sizes that cannot pay. So sizes are timed once
+for a machine and a model, within `LIMIT` seconds, and kept in the cache directory. This is less than a calibration,
+which times rounds of several sequences behind texts of several lengths; real rounds correct it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PASSES = 3
 LIMIT = 2.0
 """Seconds for all of it. A size that is expected not to fit is left out."""
 GROWTH = 2.0
-"""A size that was not timed yet is expected to take so many times as long as the next smaller one that was."""
+"""The factor by which an untimed size is expected to take longer than the next smaller timed one."""
 FOLDER = "probes"
 """In the cache directory."""
 CONTEXT = 16
@@ -39,7 +39,7 @@ CONTEXT = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What is stored: the timings, and what they hold for."""
+    """The stored timings, and the setup that they hold for."""
 
     setup: Setup
     kernels: str

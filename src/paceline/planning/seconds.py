@@ -17,7 +17,7 @@ EDGES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 1
 """The most rows of each size: close together where sizes are chosen from and rounds are many. Machines do rows by
 eights and sixteens, so a round takes a step behind those numbers."""
 TRUSTED = 2
-"""So many rounds of a size must have been seen: the first of a shape often pays for preparing it."""
+"""Rounds of a size that must have been seen: the first of a shape often pays for preparing it."""
 MOST = 30
 """More rounds of a size make it no surer: it may change."""
 SWING = math.log(1.5)
@@ -44,7 +44,7 @@ class SizeClasses:
         return type(self)(self._table[:, self.rounds >= TRUSTED])
 
     def begun(self, rows: int, rounds: int) -> SizeClasses:
-        """A copy of the trusted sizes of so many rows and more, as if after so many rounds at most."""
+        """A copy of the trusted sizes of ``rows`` rows and more, as if after ``rounds`` rounds at most."""
         table = np.where((self.rounds >= TRUSTED) & (self.rows >= rows), self._table, 0.0)
         np.fmin(table[2], rounds, out=table[2])
         return SizeClasses(table)
@@ -61,7 +61,7 @@ class SizeClasses:
         self.put(size, before + share * (rows - before), weight, rounds, now)
 
     def put(self, size: int, rows: float, weight: float, rounds: float, now: int = 0) -> None:
-        """What is known of a size."""
+        """Set the record of a size."""
         self._table[:, size] = rows, weight, rounds, now
         self.known |= rounds >= TRUSTED
 

@@ -15,7 +15,7 @@ from paceline.planning.fixed import Fixed
 from paceline.targets.base import Target
 
 LARGEST_DRAFT = 4096
-"""Tokens. No draft of so many is ever accepted, and to score them takes memory with their number."""
+"""Tokens. No draft this long is ever accepted, and scoring takes memory in proportion."""
 DEFAULT = "default"
 FORMS = "fixed:N with N draft tokens per round, adaptive, or calibrated"
 

@@ -1,8 +1,8 @@
-"""Profiles on disk: what was measured once for a model on a machine, and is read by the planners.
+"""Profiles on disk: measurements of a model on a machine, made once and read by the planners.
 
 A file is named by the digest of its `Setup`, so a model has one for each type, device and number of threads. It is
 written whole or not at all. One that cannot be read, or that other versions of the libraries measured, counts as absent
-with a warning; measuring anew replaces it.
+with a warning; measuring again replaces it.
 """
 
 from __future__ import annotations

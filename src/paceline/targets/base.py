@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Want:
-    """What a drafter needs of scored rows beyond the tokens; the target computes nothing else.
+    """The outputs of scored rows that a drafter needs beyond the tokens; the target computes nothing else.
 
     Hidden states are numbered as transformers numbers them: ``0`` the embeddings, ``i`` the output of layer ``i``
     (the input of the next), and the number of layers the state after the final norm, which the head reads.
@@ -326,7 +326,7 @@ class Target(ABC):
 
     @abstractmethod
     def submit(self, requests: Sequence[Request]) -> Pending:
-        """Score several requests, each of its own sequence, in as few forwards as the model allows."""
+        """Score several requests, each of another sequence, in as few forwards as the model allows."""
 
     def score(self, requests: Sequence[Request]) -> list[Scores]:
         """`submit`, and wait for the result."""
@@ -337,12 +337,12 @@ class Target(ABC):
         return None
 
     def played(self, key: Hashable, function: Callable[..., Array], given: Sequence[Array]) -> Array:
-        """What a function of arrays finds. A target that records has it recorded once for each key, which names all
+        """The result of a function of arrays. A target that records has it recorded once for each key, which names all
         that the function depends on beside the values of these arrays; then the result lasts until the next call."""
         return function(*given)
 
     def reach(self, position: int) -> Reach:
-        """What may be drafted behind a root at ``position``."""
+        """The drafts that are possible behind a root at ``position``."""
         return Reach()
 
     def prefill_size(self, length: int) -> int:

@@ -22,14 +22,14 @@ class Chain:
     depth: int
     draw: Draw
     size: int | None
-    """Tokens are drafted of the first so many; None for all."""
+    """Only the first ``size`` ids are drafted; None for all."""
     ends: frozenset[int]
     """Nothing follows these."""
 
 
 @dataclass(frozen=True)
 class ChainDraft:
-    """The tokens of a draft, and the logarithms of how likely each is to be chosen there."""
+    """The tokens of a draft, and the log-probability of choosing each there."""
 
     tokens: list[int]
     scores: list[float]

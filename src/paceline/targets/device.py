@@ -31,7 +31,7 @@ ELSEWHERE = "so it is computed on the CPU"
 
 @dataclass(frozen=True)
 class WantedDevice:
-    """What was asked for: a device, or the fastest."""
+    """The requested device, or the fastest."""
 
     device: torch.device | None
     """None where it is chosen here."""
@@ -59,7 +59,7 @@ class WantedDevice:
 
 
 def asked(given: str | int | torch.device | None) -> WantedDevice:
-    """What an argument asks for, or else ``PACELINE_DEVICE``, or else the fastest device."""
+    """The device of an argument, or else ``PACELINE_DEVICE``, or else the fastest device."""
     if given is not None:
         return WantedDevice(None if given == AUTO else _named(given, f"device {str(given)!r}"))
     named = os.environ.get(VARIABLE) or AUTO
@@ -114,6 +114,6 @@ def _fault(kind: str) -> str:
     try:
         ones = torch.ones(4, 4).to(kind)
         product = (ones @ ones).tolist()
-    except Exception as error:  # drivers and kernels fail in ways of their own
+    except Exception as error:  # drivers and kernels raise errors of any type
         return f"{str(error).partition(chr(10))[0] or type(error).__name__}"
     return "" if product == [[4.0] * 4] * 4 else f"it multiplies ones to {product[0][0]:g} instead of 4"

@@ -12,7 +12,7 @@ from paceline.errors import InputError
 
 HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 OTHERS = ("datasets", "spaces", "collections", "papers", "docs", "blog")
-"""What the hub has besides models, as addresses begin."""
+"""The first part of addresses on the hub that name no model."""
 GGUF = re.compile(r"[-_.]gguf(:[^/]*)?$|:i?q\d[^/]*$", re.IGNORECASE)
 """How names of models for llama.cpp end."""
 

@@ -93,7 +93,7 @@ class KeptRows:
     def __init__(
         self, open_rows: Callable[[int], Rows], look: Callable[[], int], limit: int = 1, *, copies_lent: bool = False
     ) -> None:
-        """``open_rows`` opens new rows with memory for so many tokens; ``look`` is `Target.look`."""
+        """``open_rows`` opens new rows with memory for a number of tokens; ``look`` is `Target.look`."""
         self._open_rows, self._look = open_rows, look
         self._changes = 0
         self._limit = limit

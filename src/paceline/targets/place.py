@@ -37,7 +37,7 @@ def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 
 
 def bits_of(quantize: str | None) -> int | None:
-    """The bits of the integers that weights are to be; None for floats."""
+    """The bits of the integers that weights are converted to; None for floats."""
     if quantize is None or quantize == "none":
         return None
     if quantize not in BITS:

@@ -32,7 +32,7 @@ from paceline.vocabulary import Vocabulary
 __all__ = ["DraftTree", "ReplayRows", "ReplayScores", "ReplayTarget", "Request", "open_vocabulary"]
 
 ELSEWHERE = 0
-"""What a row predicts that is not on the text."""
+"""The prediction of a row that is not on the text."""
 
 
 class ReplayRows(Rows):
@@ -133,7 +133,7 @@ class ReplayTarget(Target):
         return rows.committed > 0 or (len(rows.drafted) > 0 and rows.drafted[0] == text[0])
 
     def _predicted(self, rows: ReplayRows, text: Ints | None, parents: Ints) -> Ints:
-        """What every tentative row predicts: a row is on the text if its parent is and its token is the text's."""
+        """The prediction of every tentative row: a row is on the text if its parent is and its token is the text's."""
         predicted = np.full(len(parents), ELSEWHERE, np.int64)
         if text is None:
             return predicted

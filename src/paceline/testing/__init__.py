@@ -43,7 +43,7 @@ TEXTS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What a drafter did in `check_drafter`, summed over all texts under the coupled rule."""
+    """The counts of a drafter in `check_drafter`, summed over all texts under the coupled rule."""
 
     rounds: int
     drafted: int

@@ -1,9 +1,9 @@
-"""Between tokenizers, by way of bytes.
+"""Between tokenizers, through bytes.
 
-Spellings    a vocabulary as bytes: what its tokens spell, and which tokens spell some bytes
+Spellings    a vocabulary as bytes: the bytes of each token, and the tokens of some bytes
 Bridge       two vocabularies: prompts, first tokens and equal tokens of one in the other
 Follower     a text that goes on in the tokens of one tokenizer, read in those of another
-TranslatedDraft  drafted bytes, with what their tokens were worth to the draft model
+TranslatedDraft  drafted bytes, with the weights that the draft model gave their tokens
 Lattice      drafted bytes in the target's tokens: the canonical ones first, and others beside them
 Strategy     the ways to translate a draft, by name
 """

@@ -1,4 +1,4 @@
-"""Two vocabularies: what a prompt of one is in the other, and which of their tokens belong together."""
+"""Two vocabularies: prompts of one in the tokens of the other, and pairs of equal tokens."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Bridge:
         return data
 
     def naive(self, data: bytes) -> list[int]:
-        """The tokens of drafted bytes as of a text of their own."""
+        """The tokens of drafted bytes, encoded as a separate text."""
         return self._target.encode(data.decode(errors="replace"), add_special=False).tolist()  # type: ignore[no-any-return]
 
     def behind(self, ids: Sequence[int], data: bytes) -> list[int]:

@@ -1,8 +1,7 @@
 """A text in the tokens of one tokenizer as it goes on, read in those of another.
 
-The other tokenizer would cut the text where it likes, and more text may change its last cuts. So of the tokens that a
-text had so far all stay but the last ones: those from the word on in which the new bytes begin. Nothing is read again
-that is not touched.
+The other tokenizer cuts the text in other places, and more text may change its last cuts. So all tokens that a text had
+so far stay except the last ones: those from the word on in which the new bytes begin. Only these are read again.
 """
 
 from __future__ import annotations

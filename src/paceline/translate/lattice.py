@@ -3,7 +3,7 @@
 A draft ends where the drafter's last token does, and a text need not be canonical: a model that samples writes now and
 then ``wi`` and ``no`` where its tokenizer has ``wino``. So the tree holds, as far as they are likely enough,
 
-- the tokens that the tokenizer itself would have behind the committed text. Those are never cut anew, so a token that
+- the tokens that the tokenizer itself would have behind the committed text. Those are never re-encoded, so a token that
   would reach across the boundary is cut to begin at it;
 - at every place the other tokens that spell the drafted bytes, each followed by the canonical ones. How likely they are
   is learnt from the text, by how often it left the canonical form;
@@ -56,7 +56,7 @@ class Habit:
             self.places += 1
             if token != next(expected, None):
                 self.left += 1
-                return  # what follows is cut otherwise, too
+                return  # the rest is cut otherwise, too
 
 
 def canonical(spellings: Spellings, window: bytes, data: bytes) -> list[int]:

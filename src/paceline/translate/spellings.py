@@ -37,7 +37,7 @@ class Spellings:
         self.of: list[bytes] = [
             b"" if token in specials else vocabulary.token_bytes(token) for token in range(vocabulary.size)
         ]
-        """What every id spells; nothing for special and unused ones."""
+        """The bytes of every id; empty for special and unused ones."""
         self._encoder = _Encoder(vocabulary)
         alike: dict[bytes, list[int]] = {}
         for token, spelled in enumerate(self.of):

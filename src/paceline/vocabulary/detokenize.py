@@ -73,7 +73,7 @@ class Detokenizer:
 
 
 class PieceText:
-    """The text of tokens that each have a piece of their own. No field is mutable, so copies are shallow."""
+    """The text of tokens that each have their own piece. No field is mutable, so copies are shallow."""
 
     __slots__ = ("_broken", "_opens", "_pieces", "_run", "_strip", "_table", "_tail", "_waiting")
 

@@ -1,4 +1,4 @@
-"""What one token contributes to the text, read from the tokenizer's own decoder.
+"""The contribution of one token to the text, read from the tokenizer's own decoder.
 
 A tokenizer's decoder maps a list of token strings to a text. Streaming needs that map to be a concatenation, so that a
 token's part is known when the token is. For nearly every tokenizer in use it is one, up to three irregularities, and a
@@ -60,7 +60,7 @@ class PieceTable:
             self.plain[token] = None
 
     def opening(self, token: int) -> Piece:
-        """What a token spells when it is the first of a text."""
+        """The text of a token that is the first of a text."""
         string = self._strings[token]
         assert string is not None, f"id {token} is unused"
         return self.spelling.piece(string, opens=True)

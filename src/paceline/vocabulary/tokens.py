@@ -1,4 +1,4 @@
-"""What the ids of one tokenizer spell."""
+"""The texts and bytes of the ids of one tokenizer."""
 
 from __future__ import annotations
 

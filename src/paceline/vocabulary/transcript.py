@@ -74,9 +74,9 @@ def _turn(message: dict[str, Any]) -> str:
 class Transcripts:
     """The last conversations of a model, each with the very tokens that its text was written in.
 
-    A longer conversation begins with the tokens of the one that it continues, as far as the template lets its text
-    stand: then the KV rows of these serve again and only what is new is read. Encoding the whole text anew would not
-    do: a sampled text often stands in other tokens than a tokenizer would choose for it.
+    A longer conversation begins with the tokens of the one that it continues, as far as the template keeps its text:
+    then their KV rows are reused and only the new part is read. Re-encoding the whole text would not do: a sampled text
+    often consists of other tokens than a tokenizer would choose for it.
 
     Several threads may use it: its dict is replaced, never changed.
     """

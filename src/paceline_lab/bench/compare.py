@@ -36,7 +36,7 @@ FEW = 6
 """With fewer prompts than these, methods that are not told apart may still differ by much."""
 TOO_FEW = "too few prompts to decide"
 TEXT = ["entry", "prompt", "turn"]
-"""What a text in one run has in common with its counterpart in another."""
+"""The fields in which a text of one run equals its counterpart in another."""
 WHICH_TEXTS = ("methods", "peers", "limit", "tasks", "langs", "repeat")
 """Parts of a recipe that say which texts there are, not what is in them."""
 SAME_TEXT = ("the model's fingerprint", "the model's dtype", "temperature", "seed", "ignore_eos", "rule")
@@ -44,7 +44,7 @@ SAME_TEXT = ("the model's fingerprint", "the model's dtype", "temperature", "see
 
 
 class RatioName(StrEnum):
-    """What a ratio is called."""
+    """The verdict on a ratio."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -53,7 +53,7 @@ class RatioName(StrEnum):
     """Of one prompt alone: neither a difference nor the lack of one can be found."""
 
 
-TOLD = (RatioName.FASTER, RatioName.SLOWER)
+DISTINCT = (RatioName.FASTER, RatioName.SLOWER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +135,10 @@ class Within:
         against = [found for found in self.findings if found.task == task and first in (found.entry, found.other)]
         if any(found.call is RatioName.UNKNOWN for found in against):
             return []
-        if too_few(self.summary, task) and not any(found.call in TOLD for found in against):
+        if too_few(self.summary, task) and not any(found.call in DISTINCT for found in against):
             return []
-        told = {one for found in against if found.call is RatioName.SAME for one in (found.entry, found.other)}
-        return [entry for entry in speed_ups if entry == first or entry in told]
+        alike = {one for found in against if found.call is RatioName.SAME for one in (found.entry, found.other)}
+        return [entry for entry in speed_ups if entry == first or entry in alike]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -185,7 +185,7 @@ class Between:
     @property
     def decided(self) -> bool:
         """Whether anything is called, or there are prompts enough to say that nothing can be."""
-        return self.prompts >= FEW or any(found.call in TOLD for found in self.findings)
+        return self.prompts >= FEW or any(found.call in DISTINCT for found in self.findings)
 
     @property
     def notes(self) -> list[str]:
@@ -197,7 +197,7 @@ class Between:
         return [*differences(old, new), *other_texts(old, new, self.common), *self._not_significant()]
 
     def _not_significant(self) -> Iterator[str]:
-        """Intervals that exclude 1 by themselves, but not among so many."""
+        """Intervals that exclude 1 by themselves, but not after correction for their number."""
         if not self.decided:
             yield TOO_FEW
             return
@@ -243,7 +243,7 @@ def across(runs: Sequence[Run], plain: str | None = None) -> list[Between]:
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """What a run was made of, by names in words: model, recipe, and where it was begun."""
+    """The conditions of a run, by names in words: model, recipe, and where it was begun."""
     about, first = run.about, next(iter(run.about.sittings), {})
     git = first.get("git") or {}
     return {

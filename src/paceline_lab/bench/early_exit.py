@@ -1,4 +1,4 @@
-"""What an early exit would have foreseen of a text: at each place where a draft ended, the rank of the token that came.
+"""How well an early exit foresees a text: at each place where a draft ended, the rank of the emitted token.
 
 The draft model drafts in turns, so the text and its drafts are the same whatever the exit.
 """
@@ -33,7 +33,7 @@ class Stop:
     plain_rank: int
     masses: Floats
     place: int
-    """Its number among all outcomes, the likeliest first, that have so many proxies at each place."""
+    """Its number among all outcomes of the proxies at each place, the likeliest first."""
     emitted: int
 
 
@@ -82,7 +82,7 @@ def _rank(token: int, proxies: Ints) -> int:
 def foreseen(
     lm: LanguageModel, draft: str, prompts: Sequence[Any], *, exit: float, proxies: int, levels: int, **writing: Any
 ) -> list[Stop]:
-    """Write behind the prompts with drafts of so many ``levels``."""
+    """Write behind the prompts with drafts of ``levels`` levels."""
     drafter = Watching(model=draft, length=levels, exit=exit, kappa=proxies)
     for prompt in prompts:
         lm.forget()

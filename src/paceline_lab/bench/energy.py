@@ -81,7 +81,7 @@ class Sampled(Meter):
             self._found.append((time.monotonic(), watts))
 
     def start(self) -> None:
-        """Forget all samples but the last, which counts for spans too short for a sample of their own."""
+        """Forget all samples but the last, which counts for spans too short to have a sample."""
         with self._lock:
             del self._found[:-1]
             self._began = time.monotonic()

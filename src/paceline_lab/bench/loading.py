@@ -1,4 +1,4 @@
-"""What the start of a program takes, step by step: libraries, the device, the weights, the probe, the first texts.
+"""The seconds of the start of a program, step by step: libraries, the device, the weights, the probe, the first texts.
 
 Nothing heavy is imported here, so that in a fresh process the imports can be timed as well.
 """
@@ -19,7 +19,7 @@ TEXTS = 2
 
 def load_in_steps(model: str, *, device: str, dtype: str | None = None) -> Iterator[tuple[str, float]]:
     """Each step with its seconds, when it is done. Call it first in a fresh process: what is imported already takes no
-    time. The probe at load is a step of its own where a model has one."""
+    time. The probe at load is a separate step if a model has one."""
     yield "import torch", _seconds(lambda: import_module("torch"))
     torch = import_module("torch")
     place = torch.device(device)

@@ -46,7 +46,7 @@ class Curve:
         return np.asarray(np.interp(rows, self.rows, self.seconds), np.float64)
 
     def text(self, tokens: int) -> float:
-        """The least seconds for a text of so many tokens in rounds of equal size and one for the rest."""
+        """The least seconds for a text of ``tokens`` tokens in rounds of equal size and one for the rest."""
         size = np.arange(1, min(tokens, self.most) + 1)
         whole, rest = np.divmod(tokens, size)
         return float((whole * self.at(size) + np.where(rest > 0, self.at(rest), 0.0)).min())

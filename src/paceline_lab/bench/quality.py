@@ -1,4 +1,4 @@
-"""What integers change of a model's predictions: loss on texts, and how often the likeliest token is the same."""
+"""The effect of integers on a model's predictions: loss on texts, and how often the likeliest token is the same."""
 
 from __future__ import annotations
 

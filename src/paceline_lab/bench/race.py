@@ -110,15 +110,15 @@ class Race(Generic[Task, Result]):
     def heat(self, task: Task, turn: int, number: int) -> Heat[Result]:
         """Have every contestant do a task. ``turn`` and ``number`` choose the order."""
         laps: dict[str, Lap[Result]] = {}
-        for place, who in enumerate(order(self.contestants, turn, number)):
-            self._tell(who)
+        for place, contestant in enumerate(order(self.contestants, turn, number)):
+            self._tell(contestant)
             self._ready()
             started = self.clock()
-            result = who.do(task, self.clock)
+            result = contestant.do(task, self.clock)
             self.settle()
             seconds = self.clock() - started
             readings = {name: gauge.stop(seconds) for name, gauge in self.gauges.items()}
-            laps[who.name] = Lap(result, seconds, place, readings)
+            laps[contestant.name] = Lap(result, seconds, place, readings)
             self.done += 1
         return Heat(number, turn, laps)
 
@@ -148,8 +148,8 @@ class Race(Generic[Task, Result]):
                 first = turn == 0 and number > 0
                 if (first and now + each > end) or (number == 0 and turn >= least and now + each * len(tasks) > end):
                     return
-                for who in self.contestants:
-                    who.begin()
+                for contestant in self.contestants:
+                    contestant.begin()
                 yield self.heat(task, turn, number)
         finally:
             self.end()
@@ -160,14 +160,14 @@ class Race(Generic[Task, Result]):
             gc.unfreeze()
 
     def _warm_up(self, tasks: Sequence[Task]) -> None:
-        for task, who in itertools.product(tasks, self.contestants):
-            self._tell(who, ", warming up")
-            who.begin()
-            who.do(task, self.clock)
+        for task, contestant in itertools.product(tasks, self.contestants):
+            self._tell(contestant, ", warming up")
+            contestant.begin()
+            contestant.do(task, self.clock)
             self.done += 1
 
-    def _tell(self, who: Contestant[Task, Result], more: str = "") -> None:
-        self.progress(f"{self.doing}{who.name}{more}", self.done, self.total)
+    def _tell(self, contestant: Contestant[Task, Result], more: str = "") -> None:
+        self.progress(f"{self.doing}{contestant.name}{more}", self.done, self.total)
 
     def _ready(self) -> None:
         """Prepare a lap: collect garbage now and exempt the objects that are left, so that collections during the lap

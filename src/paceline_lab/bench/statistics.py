@@ -34,7 +34,7 @@ ROUNDING = 1e-9
 Floats = NDArray[np.float64]
 Values = Sequence[float] | Floats
 Clusters = Sequence[Hashable] | NDArray[Any] | None
-"""The cluster of each value; None where every value is a cluster of its own."""
+"""The cluster of each value; None if every value is a separate cluster."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Estimate:
 
 
 class SpeedVerdict(StrEnum):
-    """What an interval says about something that could be turned on."""
+    """The verdict of an interval on a feature that can be turned on."""
 
     ON = "on"
     OFF = "off"
@@ -202,8 +202,8 @@ def _numbered(clusters: Clusters, count: int) -> tuple[NDArray[np.intp], int]:
 
 @lru_cache(maxsize=16)
 def _drawn(count: int) -> Floats:
-    """How often each of so many clusters is drawn in each resample. The seed is the count, so the same data always give
-    the same interval."""
+    """How often each of ``count`` clusters is drawn in each resample. The seed is the count, so the same data always
+    give the same interval."""
     return np.random.default_rng(count).multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(np.float64)
 
 
@@ -216,7 +216,7 @@ def _estimate(value: float, resampled: Floats, count: int) -> Estimate:
 
 
 def _pulled(value: float, pull: NDArray[Any], free: int) -> Estimate:
-    """From how far each cluster pulls a value, with so many degrees of freedom."""
+    """From how far each cluster pulls a value, with ``free`` degrees of freedom."""
     if free < 1 or value <= 0:
         return Estimate(value)
     reach = _t(free + 1) * math.sqrt(len(pull) / free * float(pull @ pull)) / value

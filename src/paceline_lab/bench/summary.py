@@ -34,11 +34,11 @@ from paceline_lab.bench.statistics import (
 )
 
 STALL = 5.0
-"""A round that takes so many times the median round of its entry is a stall, mostly of the machine."""
+"""A round that takes this many times the median round of its entry is a stall, mostly of the machine."""
 PERCENTILES = (50, 90, 99)
 CELL = ["entry", "task", "language"]
 MOMENT = ["unit", "turn", "repeat", "prompt"]
-"""What two texts have in common that are compared."""
+"""The fields in which two compared texts are equal."""
 COLUMNS = {
     **dict.fromkeys((*CELL, "prompt", "verdict"), "str"),
     **dict.fromkeys(("unit", "turn", "repeat", "tokens", "decoded", "flips", "grams", "different"), "int64"),
@@ -289,7 +289,7 @@ def _joined(columns: Iterable[Any]) -> Floats:
 
 
 def _ratios(total: dict[str, float], *, reported: bool) -> dict[str, Any]:
-    """Figures that are ratios of sums. Of a peer that does not report its rounds, forwards stand in for them."""
+    """Figures that are ratios of sums. Of a peer that does not report its rounds, forwards are counted instead."""
     per_round = ("emitted", "rounds") if reported else ("forwarded", "forwards")
     return {
         "tokens": int(total["tokens"]),

@@ -69,7 +69,7 @@ def _texts(summary: Summary) -> Iterator[str]:
 
 
 def _whole(summary: Summary) -> Iterator[str]:
-    """What is missing."""
+    """The missing parts."""
     about = summary.run.about
     if not about.finished:
         done = len(summary.texts[["unit", "repeat"]].drop_duplicates())
@@ -100,7 +100,7 @@ def _sittings(summary: Summary) -> Iterator[str]:
 
 
 def _facts(sittings: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
-    """What sittings should have in common -> the values that occur."""
+    """Properties that all sittings should share -> the values that occur."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for sitting in sittings:
         for group in ("versions", "machine", "git"):
@@ -182,7 +182,7 @@ def _loops(summary: Summary) -> Iterator[str]:
 
 
 def _work(summary: Summary) -> Iterator[str]:
-    """What methods had from earlier prompts, or did not have to do."""
+    """Advantages that methods had from earlier prompts, and work that they were spared."""
     recipe = summary.run.about.recipe
     if recipe.get("warm"):
         yield "methods kept what they learnt from prompt to prompt; later prompts had the help of earlier ones"

@@ -184,7 +184,7 @@ def fixed(sizes: Sequence[int]) -> tuple[str, ...]:
 
 
 def by_default(method: str, setting: str) -> tuple[str, ...]:
-    """The planners of a method in a setting, where none are named. The names of adversaries stand in parentheses."""
+    """The planners of a method in a setting, if none are named. The names of adversaries are in parentheses."""
     sizes = fixed(DRAFT_SIZES)
     if not method.startswith("("):
         turn = crc32(f"{method} in {setting}".encode()) % len(sizes)

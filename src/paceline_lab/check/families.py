@@ -178,7 +178,7 @@ def _compared(config: PreTrainedConfig, place: Path) -> tuple[Support, str]:
 
 
 def _refuse(config: PreTrainedConfig, folder: Path) -> None:
-    """What is refused for its configuration needs no weights."""
+    """A model that is refused for its configuration needs no weights."""
     with _not_tried("transformers does not save it: "):
         config.save_pretrained(folder)
     try:

@@ -155,7 +155,7 @@ def expected_law(row: Row, tokens: Ints, prompt: int, sampling: Sampling) -> NDA
 def _processor(
     rows: tuple[SettingRow, ...], values: tuple[Any, ...], emitted: torch.Tensor
 ) -> Callable[..., torch.Tensor]:
-    """What rows that act together do, ``(ids, scores) -> scores``."""
+    """The joint effect of settings that act together, ``(ids, scores) -> scores``."""
     row, (value, *_) = rows[0], values
     if row.transformers is None:
         formula = row.reference

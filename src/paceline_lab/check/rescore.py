@@ -73,7 +73,7 @@ def wider_twin(target: Target) -> Target | None:
         return None
     try:
         model = copy.deepcopy(target.model).to(dtype)
-        model.tie_weights()  # a packed head is copied as a weight of its own
+        model.tie_weights()  # a packed head is copied as a separate weight
     except (MemoryError, torch.OutOfMemoryError):
         return None
     twin = HFTarget(model, name=f"{target.name} in {dtype}", mode=target.mode)

@@ -50,7 +50,7 @@ BATCHES = (1, 8)
 SAMPLES = 6
 """Texts per case of the sampled adversary under the rejection rule: a biased law shows in many tokens only."""
 MIXED = 4
-"""Cases of so many settings share a batch."""
+"""Cases of this many settings share a batch."""
 
 
 UNAIDED = tuple(
@@ -77,7 +77,7 @@ def trained(model: str) -> tuple[str, ...]:
 
 
 def beside(draft: DraftModel | None, vocabulary: Vocabulary | None) -> tuple[str, ...]:
-    """The methods whose draft model is loaded by a process of its own, if this one can be."""
+    """The methods whose draft model is loaded by a separate process, if this one can be."""
     if sys.platform == "win32" or vocabulary is None or draft is None or draft.vocabulary is None:
         return ()
     same = draft.vocabulary.fingerprint == vocabulary.fingerprint

@@ -23,7 +23,7 @@ from paceline_lab.check.report import CaseResult
 from paceline_lab.check.rescore import Rescorer
 
 VISITORS = 6
-"""In a batch, one of so many sequences leaves in the middle of its text."""
+"""In a batch, one in this many sequences leaves in the middle of its text."""
 STAY = 12
 """Rounds after which such a visitor has left, at the latest."""
 RESERVED_ROWS = 512

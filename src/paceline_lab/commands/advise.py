@@ -49,7 +49,7 @@ def add(commands: Subparsers) -> None:
         description=(
             "Plain decoding, the default method auto, and auto with the draft model write texts in turns. The draft "
             "model is on if the 95% interval of its speed over the faster of the others lies above 1, off if it lies "
-            "below, and otherwise makes no difference. Without a draft model the same is said of auto over plain "
+            "below, and otherwise makes no difference. Without a draft model auto is judged in this way over plain "
             "decoding. Before, the draft model's tokens are counted and its rounds timed, which predicts the best of "
             "the fixed lengths from 1 to 6 tokens. Nothing is stored."
         ),
@@ -62,7 +62,7 @@ def add(commands: Subparsers) -> None:
     parser.add_seed()
     parser.add_length(None, "64, or fewer if the model is slow")
     parser.argument("--seconds", "S", "how long to measure, loading apart (default: 60)", float)
-    parser.flag("--overlap", "say whether the draft model should work beside the target, on a core of its own")
+    parser.flag("--overlap", "say whether the draft model should work beside the target, on a dedicated core")
     parser.add_threads()
     parser.add_json()
 
@@ -282,7 +282,8 @@ def _overlap_lines(advice: OverlapAdvice, options: argparse.Namespace) -> Iterat
         TEXT_COLUMNS,
     )
     bottleneck = "the target" if best.hidden else "the draft model"
-    yield f"The bottleneck beside one another is {bottleneck}; {best.anew:.0%} of the drafts begin anew."
+    late = f"{best.anew:.0%} of the drafts begin after the target has decided"
+    yield f"The bottleneck beside one another is {bottleneck}; {late}."
     yield ""
     rows = [
         (one.spec, f"{one.speed:.1f}", f"{1000 * one.seconds:.1f}", f"{one.tokens:.2f}", f"{one.anew:.0%}")

@@ -32,10 +32,10 @@ def add(commands: Subparsers) -> None:
         run=run,
         help="find the draft size that suits a method on this machine, and keep it",
         description=(
-            "Times rounds of this model by the nodes that are drafted, counts what drafts of a method bring, and finds "
-            "the size with the most tokens per second. The result is stored for this model, type, device and number "
-            "of threads in the user's cache folder ($PACELINE_CACHE names another), where --planner calibrated reads "
-            "it. An interrupted calibration leaves the stored result as it was."
+            "Times rounds of this model by the nodes that are drafted, counts the tokens that drafts of a method "
+            "bring, and finds the size with the most tokens per second. The result is stored for this model, type, "
+            "device and number of threads in the user's cache folder ($PACELINE_CACHE names another), where --planner "
+            "calibrated reads it. An interrupted calibration leaves the stored result as it was."
         ),
     )
     parser.add_model()

@@ -19,10 +19,10 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "check",
         run=run,
-        help="find out whether a model writes the same with and without drafts",
+        help="test whether a model writes the same text with and without drafts",
         description=(
             "Runs methods, rules, sampling settings and planners against plain decoding of the same model, "
-            "counts differences, and tells near ties of the arithmetic from bugs. Exit code 1 means a bug."
+            "counts differences, and distinguishes near ties of the arithmetic from bugs. Exit code 1 means a bug."
         ),
     )
     parser.add_model()

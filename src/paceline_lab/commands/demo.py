@@ -26,7 +26,7 @@ BALLASTED = "+ballast"
 BALLASTS = ("250M", "125M")
 """Sizes of the slow twin, the usual one first; a slow or busy machine gets a smaller one."""
 FORWARDS, GAUGED = 160, 40.0
-"""A twin is small enough where so many of its forwards, its loading counted in, take at most so many seconds."""
+"""Forwards, and seconds: a twin is small enough if loading it and this many forwards take at most these seconds."""
 DTYPE = "float32"
 ALTOGETHER, SECONDS, SECONDS_WITH_BALLAST = 52.0, 8.0, 36.0
 """Time for all, for the model, and for its slow twin: no further pass is begun that would end later."""
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class ModelDemo:
-    """What one model showed."""
+    """The result of one model."""
 
     facts: dict[str, Any]
     names: list[str]
@@ -242,7 +242,7 @@ def _print(part: ModelDemo, color: bool) -> None:
 
 
 def _headline(part: ModelDemo) -> str:
-    """What was gained. Faster is what won every comparison, and there were several."""
+    """The gain in words. A method is faster if it won every comparison, and there were several."""
     from paceline_lab.demo import COMPARISONS
 
     found, count = part.found, len(part.found.texts(part.found.base))

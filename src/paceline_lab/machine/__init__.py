@@ -1,1 +1,1 @@
-"""What this machine takes for a round, and what follows: sizes of drafts, and whether a method pays here."""
+"""The seconds of a round on this machine, and the consequences: sizes of drafts, and whether a method pays here."""

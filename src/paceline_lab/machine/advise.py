@@ -113,7 +113,7 @@ class Raced:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What was found."""
+    """The result."""
 
     raced: Sequence[Raced]
     """Plain decoding first, the method that is judged last."""
@@ -146,7 +146,7 @@ class Advice:
 
     @property
     def chosen(self) -> Raced:
-        """What to use."""
+        """The recommended method."""
         return self.judged if self.verdict is SpeedVerdict.ON else self.without
 
     @property
@@ -167,13 +167,13 @@ class Decoded(Texts[Written]):
             return Estimate(1.0, 1.0, 1.0)
         return mean_of(self.ratios(name, base), [heat.task for heat in self.heats])
 
-    def raced(self, who: Ours) -> Raced:
+    def raced(self, contestant: Ours) -> Raced:
         """One method, over plain decoding."""
         return Raced(
-            name=who.name,
-            spec=who.spec,
-            tokens_per_second=harmonic_mean(self.speeds(who.name)),
-            ratio=self.ratio(who.name, self.base),
+            name=contestant.name,
+            spec=contestant.spec,
+            tokens_per_second=harmonic_mean(self.speeds(contestant.name)),
+            ratio=self.ratio(contestant.name, self.base),
         )
 
 
@@ -193,7 +193,7 @@ class Advisor:
     draft: DraftModel | None
     """None to judge `auto` without one."""
     prompts: Sequence[tuple[str, Ints]]
-    """What to write, by name."""
+    """The prompts, by name."""
     vocabulary: Vocabulary | None = None
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.8))
     max_new_tokens: int = TOKENS
@@ -293,7 +293,7 @@ class Advisor:
     # race
 
     def _entries(self, prompts: Sequence[tuple[str, Ints]]) -> tuple[int, list[Ours]]:
-        """How long texts are, so that there is time for enough of them, and who writes them."""
+        """How long texts are, so that there is time for enough of them, and which methods write them."""
         own = DraftedBy(vocabulary=self.vocabulary)
         entries = [Ours(PLAIN, self.target, own), Ours(AUTO, self.target, own)]
         if self.draft is not None:
@@ -322,15 +322,15 @@ class Advisor:
         left = self.seconds - self._measuring.passed
         try:
             for heat in race.run([Work([job]) for job in jobs], passes=PASSES, least=1, seconds=left, warm_up=warm_up):
-                self._measuring.say("writing in turns: " + ", ".join(who.name for who in entries))
+                self._measuring.say("writing in turns: " + ", ".join(contestant.name for contestant in entries))
                 heats.append(alone(heat))
         finally:
-            for who in entries:
-                who.close()
+            for contestant in entries:
+                contestant.close()
         texts = Decoded([heat for heat in heats if all(lap.result.speed for lap in heat.laps.values())], PLAIN)
         if not texts.heats:
             raise InputError("no text had a second token, so there is no speed to measure; give other prompts")
-        raced = [texts.raced(who) for who in entries]
+        raced = [texts.raced(contestant) for contestant in entries]
         gain = texts.ratio(raced[-1].name, _fastest(raced[:-1]).name)
         return raced, gain, [prompts[task][0] for task in dict.fromkeys(heat.task for heat in texts.heats)]
 
@@ -344,7 +344,7 @@ class Advisor:
         )
 
     def _sampling(self, number: int) -> Sampling:
-        """Every text has a seed of its own: with equal noise texts would be alike, and the interval too narrow."""
+        """Every text has another seed: with equal noise texts would be alike, and the interval too narrow."""
         return replace(self.sampling, seed=(self.sampling.seed + number) % SEEDS)
 
     def _shortened(self, prompt: Ints) -> Ints:

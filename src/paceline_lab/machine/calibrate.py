@@ -48,7 +48,7 @@ NEAR = 1.1
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One that is to be calibrated: its drafter fits the target already."""
+    """One to calibrate: its drafter fits the target already."""
 
     spec: str
     drafter: Drafter
@@ -75,7 +75,7 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """The sizes and lengths to measure."""
 
     max_nodes: int | None = None
     """None for `NODES`, or fewer where larger drafts are too expensive to be worth it."""
@@ -111,7 +111,7 @@ class Calibrator:
     target: Target
     methods: Sequence[Method]
     prompts: Sequence[tuple[str, Ints]]
-    """What to write, by name."""
+    """The prompts, by name."""
     plan: Plan
     progress: Progress = silent
     _texts: float = field(default=1.0, init=False)
@@ -129,7 +129,7 @@ class Calibrator:
         )
 
     def run(self, known: Profile | None = None) -> Profile:
-        """A new profile. The ``known`` measurements of other methods stay, and their sizes are chosen anew."""
+        """A new profile. The ``known`` measurements of other methods stay, and their sizes are chosen again."""
         kept = known.methods if known else ()
         timings, readings = self._seconds(max((method.top for method in kept), default=0))
         self._texts = self._left_to_texts(self._measuring.passed)

@@ -75,10 +75,10 @@ def _pictures(profile: Profile, method: Acceptance, choice: SizeChoice, number: 
         points = list(zip(sizes.tolist(), values.tolist(), strict=True))
         tips = [f"{counted(int(size), 'node')}: {value:.4g} {unit}" for size, value in points]
         line = list(zip(places.tolist(), fit(places).tolist(), strict=True))
-        told = f"{method.method}: {unit} by nodes drafted, from {values[0]:.4g} without to {values[-1]:.4g}"
+        description = f"{method.method}: {unit} by nodes drafted, from {values[0]:.4g} without to {values[-1]:.4g}"
         scales = Scales((NODES, unit), upright=choice.nodes, line=line, zero=True)
         return plot(
-            f"{title} of {method.method}", told, [Series(number, method.method, points, tips, 30.0)], scales, 260
+            f"{title} of {method.method}", description, [Series(number, method.method, points, tips, 30.0)], scales, 260
         ).svg
 
     return [

@@ -4,8 +4,8 @@ Calibration, advice, and advice on overlap ask it.
 
 Seconds: real rounds of a batch with drafts of a size. Sizes race (`bench/race`): every pass has a round of each, and
 the median of the passes counts. The drafts of `Filler` are chains from the root with random tokens, which are hardly
-ever accepted: the seconds of a round depend on the number of its rows, not on their tokens. A real drafter can stand in
-its place; its own seconds then count apart.
+ever accepted: the seconds of a round depend on the number of its rows, not on their tokens. A real drafter can replace
+it; its own seconds then count apart.
 
 Texts: each is generated once with large drafts, from which rounds with smaller ones are simulated (`trails`), and once
 with small drafts to check the simulation. Under the coupled rule the first text is plain decoding's own. The second run
@@ -191,9 +191,9 @@ class Measuring:
         repeats: int = LEAST_REPEATS,
         doing: str = "",
     ) -> dict[int, RoundSeconds]:
-        """Rounds of ``sequences`` texts that hold about ``length`` tokens, by the size of each draft. After so many
-        ``repeats`` it goes on while the ``seconds`` last. Sizes of more than ``cap`` times the seconds of a plain round
-        are left out."""
+        """Rounds of ``sequences`` texts that hold about ``length`` tokens, by the size of each draft. After ``repeats``
+        passes it goes on while the ``seconds`` last. Sizes of more than ``cap`` times the seconds of a plain round are
+        left out."""
         started = time.monotonic()
         wanted: Sequence[int] = sorted(set(sizes))
         taken: dict[int, list[RoundSeconds]] = defaultdict(list)
@@ -219,8 +219,8 @@ class Measuring:
     def timings(
         self, text: Ints, rows: Sequence[int], *, top: int = 0, sequences: int = 1, length: int, **how: Any
     ) -> tuple[list[Timing], list[CurveReading]]:
-        """Rounds with so many ``rows`` of each sequence, and what reading the ``top`` best tokens took beside them. The
-        rest says `rounds`."""
+        """Rounds with ``rows`` rows of each sequence, and the seconds of reading the ``top`` best tokens beside them.
+        The other arguments are those of `rounds`."""
         drafter, sizes = Filler(self.target, top), [count - 1 for count in rows]
         found = self.rounds(drafter, text, sizes, sequences=sequences, length=length, **how)
         timings = [

@@ -1,4 +1,5 @@
-"""What a round takes when draft and target work at the same time: its parts, each measured by itself, and their law.
+"""The seconds of a round in which draft and target work at the same time: its parts, each measured by itself, and their
+law.
 
 The paper's law (equations 10 and 14) is lower layers + exit + max(upper layers, drafts) + end. Four things are added:
 how much target and draft slow one another down, the share of rounds that nothing was drafted ahead for, what finishing
@@ -53,7 +54,7 @@ class RoundParts:
     upper: float
     """The target from there on."""
     end: float
-    """From the target's last layer to the next draft that is there already: judging, telling, being told."""
+    """From the target's last layer to the next draft that is there already: judging, and a message each way."""
     first: float
     """The draft model's first forward: the draft in flight and the outcomes behind it."""
     level: float
@@ -65,7 +66,7 @@ class RoundParts:
     draft_slows: float = 1.0
 
     def ahead(self, levels: int) -> float:
-        """Drafts of so many tokens for all outcomes, beside the target."""
+        """Seconds of drafts of ``levels`` tokens for all outcomes, beside the target."""
         return self.draft_slows * (self.first + (levels - 1) * self.level)
 
     @property
@@ -85,8 +86,8 @@ class RoundParts:
         return (level - begun) / self.draft_slows, levels - 2 - int(done)
 
     def step(self, levels: int, anew: float, short: int | None = None) -> float:
-        """A round with drafts of so many tokens, of which the share ``anew`` begins when the target has decided; those
-        have ``short`` tokens."""
+        """Seconds of a round with drafts of ``levels`` tokens. The share ``anew`` of them begins after the target has
+        decided; those have ``short`` tokens."""
         waiting, behind = self.left(levels)
         hit = waiting + behind * self.single
         miss = waiting + (levels if short is None else short) * self.single
@@ -125,7 +126,7 @@ class Bench:
     # the draft model
 
     def turn(self, levels: int = 0) -> float:
-        """The seconds from asking for a draft of so many tokens behind the text to having it."""
+        """The seconds from the request for a draft of ``levels`` tokens behind the text to its arrival."""
         began, place, asked = time.perf_counter(), len(self.context), time.monotonic()
         self.process.tell(MessageKind.GO, self.number, place, Go(levels, np.empty(0, np.int64)).said())
         read = partial(Window.of, size=self.target.vocab_size, most=10**6, source="mirror")
@@ -257,7 +258,7 @@ class OverlapCell:
     branches: int
     parts: RoundParts
     anew: float
-    """The share of rounds whose draft began when the target had decided."""
+    """The share of rounds whose draft began after the target had decided."""
     emitted: float
     """Tokens a round."""
     emitted_in_turns: float
@@ -275,7 +276,7 @@ class OverlapCell:
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapTrial:
-    """What is written to hold the law against: by which target, from which prompts."""
+    """The texts with which the law is compared: by which target, from which prompts."""
 
     lm: LanguageModel
     prompts: Sequence[Any]
@@ -286,7 +287,7 @@ class OverlapTrial:
     repeats: int = 3
     seed: int = 0
     anew: int | None = None
-    """Tokens of drafts that begin when the target has decided; None for as many as others have."""
+    """Tokens of drafts that begin after the target has decided; None for as many as others have."""
 
     def cell(self, draft: str, levels: int, branches: int) -> OverlapCell:
         """Parts and runs in turns, several times; the medians of each."""

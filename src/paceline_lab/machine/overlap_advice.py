@@ -1,4 +1,4 @@
-"""Whether a draft model should work beside the target, on cores of its own, or in turns with it, on all of them.
+"""Whether a draft model should work beside the target, on dedicated cores, or in turns with it, on all of them.
 
 Rounds in turns are timed, of rounds beside one another the parts; outcomes are counted, and the law of `overlap` says
 what such rounds would take. So there

@@ -28,9 +28,9 @@ def prompts_of(
     data: Path | None = None,
     most: int = SAMPLES,
 ) -> list[tuple[str, Ints]]:
-    """So many prompts of a suite or of a file of prompts, by their names, in the model's tokens; by default requests
-    and, where there are any, running texts to go on from. InputError where there are fewer than were asked for; without
-    a number, up to ``most`` are taken. Languages take turns."""
+    """``samples`` prompts of a suite or of a file of prompts, by name, in the model's tokens; by default requests and,
+    if there are any, running texts to go on from. InputError if there are fewer than requested; without a number, up to
+    ``most`` are taken. Languages take turns."""
     if lm.vocabulary is None:
         raise InputError(
             f"{lm.target.name} came without a tokenizer, and prompts are texts; put tokenizer.json and "

@@ -81,7 +81,7 @@ def sizes_to(most: int) -> list[int]:
 
 
 def point_at(trails: Sequence[Trail], size: int) -> Point:
-    """What drafts of up to ``size`` nodes would have brought along the same texts."""
+    """The tokens that drafts of up to ``size`` nodes would have brought along the same texts."""
     tokens, rounds = 0, Counter[int]()
     for trail in trails:
         tokens += trail.emitted

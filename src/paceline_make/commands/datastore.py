@@ -45,7 +45,7 @@ def add(commands: Subparsers) -> None:
         "info",
         run=info,
         help="describe a datastore, and check that it is whole",
-        description="Reads a datastore through, and says what is in it.",
+        description="Reads a whole datastore and prints its contents.",
     )
     describing.argument("file", "FILE", "a file that 'paceline datastore build' wrote")
     describing.add_json()

@@ -29,21 +29,23 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "train",
         help="train a small head that drafts for a model",
-        description="Trains draft heads, and says what they cost.",
+        description="Trains draft heads, and measures their cost.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", help="what to do")
     _add_redrafter(actions)
     telling: Parser = actions.add_parser(
         "info",
         run=info,
-        help="describe a head, or what heads of several shapes would cost here",
+        help="describe a head, or the cost of heads of several shapes here",
         description=(
             "Describes the head in a folder. Without one, prints for heads of several shapes their bytes, the time of "
             "a draft on this machine beside a plain forward of the model, and with --data how much of that text a "
             "head with a part of the vocabulary knows."
         ),
     )
-    telling.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="what 'paceline train redrafter' wrote")
+    telling.add_argument(
+        "folder", nargs="?", type=Path, metavar="FOLDER", help="a folder that 'paceline train redrafter' wrote"
+    )
     telling.add_model()
     add_texts(telling, "--data", PASSAGES)
     telling.add_threads()
@@ -57,7 +59,7 @@ def _add_redrafter(actions: Any) -> None:
         help="train a recurrent head for the method redrafter",
         description=(
             "Labels texts with the model's own continuations at every position, and trains a head to predict them. "
-            "The same command goes on with a training that was stopped. Started by torchrun, all processes train one "
+            "The same command continues a training that was stopped. Started by torchrun, all processes train one "
             "head. The folder is then given to the method: --method redrafter:head=DIR."
         ),
     )
@@ -83,7 +85,7 @@ def _add_redrafter(actions: Any) -> None:
     parser.argument("--rank", "N", "output matrix of two thin ones of this width (default: one whole)", int, default=0)
     parser.argument("--kept", "N", "know only the N most frequent tokens of the data (default: all)", int, default=0)
     parser.flag("--cumulative", "add embeddings up in place of the recurrent state")
-    parser.flag("--no-cache", "label anew in each epoch, and store no labels")
+    parser.flag("--no-cache", "label again in each epoch, and store no labels")
     text = "label on a Ray cluster: its address, or 'local' to start one on this machine"
     parser.argument("--cluster", "ADDRESS", text)
     parser.flag("--int8", "store the output in 8-bit integers")
@@ -108,7 +110,7 @@ def redrafter(options: argparse.Namespace) -> int:
         outcome = watched(workshop, [f"- {path}" for path in options.data])
         facts = describe(lm)
     if outcome.positions:
-        say(_told(outcome, options))
+        say(_summary(outcome, options))
     if options.json:
         print_json({**facts, **outcome._asdict(), "recipe": asdict(recipe), "out": str(options.out)})
     return 0
@@ -178,7 +180,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
     )
 
 
-def _told(outcome: TrainingOutcome, options: argparse.Namespace) -> str:
+def _summary(outcome: TrainingOutcome, options: argparse.Namespace) -> str:
     lines = [f"{options.out}: {outcome.bytes:,} bytes, trained on {outcome.positions:,} positions"]
     if (held := outcome.held_out) is not None:
         right = " ".join(f"{share:.0%}" for share in held.right)

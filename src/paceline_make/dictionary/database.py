@@ -81,7 +81,7 @@ class Database(AbstractContextManager["Database"]):
         self._leaving.close()
 
     def register(self, name: str, rows: pa.Table | pa.RecordBatchReader) -> None:
-        self._in_worker(lambda: self._connection.register(name, rows))  # it reports Ctrl-C as an error of its own
+        self._in_worker(lambda: self._connection.register(name, rows))  # it reports Ctrl-C as its own error type
 
     def stream(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatchReader:
         """A reader of the batches. Their own errors are kept, because DuckDB would report them as its own."""

@@ -146,7 +146,7 @@ class Dictionaries:
         return cls(statistics, script, keys, matched, _agreed(script, matched, tokens), weakest)
 
     def tallies(self, min_probability: float, sizes: Sequence[int]) -> Iterator[tuple[int, StepTally]]:
-        """For dictionaries of so many entries at most: how many they really have, and what they bring."""
+        """For dictionaries of each size at most: how many entries they really have, and what they bring."""
         candidates = self.statistics.candidates(min_probability)
         room = np.maximum(self.script.left - 1, 0)
         lengths = np.append((self.weakest >= np.float32(min_probability)).sum(1), 0)

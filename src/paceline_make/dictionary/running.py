@@ -52,7 +52,7 @@ class SpelledNgrams:
 
 
 def spelled(grams: pa.Table, vocabulary: Vocabulary) -> list[SpelledNgrams]:
-    """Counted n-grams by their number of words, each as it stands in running text. Words that always share a token with
+    """Counted n-grams by their number of words, each encoded as in running text. Words that always share a token with
     the text before them are left out."""
     words = pc.add(pc.count_substring(grams["gram"], TAB), 1).to_numpy()
     counts = grams["count"].to_numpy()

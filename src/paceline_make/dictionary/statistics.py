@@ -71,21 +71,21 @@ class Statistics:
         return np.flatnonzero((self.best >= 0) & (self.likely >= np.float32(min_probability)))
 
     def completed(self, keys: Indices, min_probability: float, longest: int) -> tuple[Tokens, NDArray[np.float32]]:
-        """What is proposed behind some keys, and the estimated probability of each token. The estimate is below the
+        """The tokens proposed behind some keys, and the estimated probability of each token. The estimate is below the
         token's share: n of n + 1 for a key that was seen n times and always with the token, because a key that was seen
         once may continue differently the next time."""
         return self.walk(keys, min_probability, longest, careful(self.likely, self.counts))
 
     def thresholds(self, keys: Indices, longest: int) -> tuple[Tokens, NDArray[np.float32]]:
-        """What is proposed behind some keys at any probability, and up to which least probability each token is."""
+        """The tokens proposed behind some keys at any probability, and the least probability at which each is."""
         tokens, likely = self.walk(keys, 0.0, longest)
         return tokens, np.minimum.accumulate(likely, axis=1)
 
     def walk(
         self, keys: Indices, min_probability: float, longest: int = LONGEST, values: NDArray[Any] | None = None
     ) -> tuple[Tokens, NDArray[np.float32]]:
-        """What is proposed behind some keys: tokens, and the probability of each after those before it, or its key's
-        item of ``values``. A row ends (`NOWHERE`, 0) before a token that is less probable than allowed."""
+        """The proposals behind some keys: tokens, and the probability of each after those before it, or its key's item
+        of ``values``. A row ends (`NOWHERE`, 0) before a token that is less probable than allowed."""
         tokens = np.full((len(keys), longest), NOWHERE, np.int32)
         found = np.zeros((len(keys), longest), np.float32)
         rows, at = np.arange(len(keys)), keys
@@ -99,7 +99,7 @@ class Statistics:
 
 
 def careful(share: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
-    """The probability that a share of so many cases stands for."""
+    """A cautious probability from a share of ``counts`` cases."""
     return np.asarray(share * counts / (counts + 1))
 
 

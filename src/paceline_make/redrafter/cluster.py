@@ -18,7 +18,7 @@ Open = Callable[[Sequence[Passage]], "Teacher"]
 
 
 class Labeller:
-    """What runs on a machine of the cluster."""
+    """The actor on a machine of the cluster."""
 
     def __init__(
         self, open_teacher: Open, passages: Sequence[Passage], store: LabelStore, fingerprint: str, threads: int

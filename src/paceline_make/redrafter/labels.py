@@ -1,4 +1,4 @@
-"""What a model says at every position of a text: its states, and the tokens that it would go on with.
+"""A model's outputs at every position of a text: its states, and the tokens with which it would continue.
 
 A window of n tokens is scored as one tentative chain. From each of its rows then hangs a continuation of the model's
 own, a token longer with each forward. So T tokens behind n positions take T forwards of n rows, not n times T.
@@ -156,7 +156,7 @@ class Teacher:
 
 
 def _until_end(tokens: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """What follows an end of the text is no label."""
+    """Tokens behind an end of the text are no labels."""
     ended = torch.isin(tokens, ends).cumsum(dim=1) - torch.isin(tokens, ends).long()
     return tokens.masked_fill(ended > 0, NOTHING)
 

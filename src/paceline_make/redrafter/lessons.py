@@ -1,4 +1,4 @@
-"""What each step of a training learns: rows of labels that are stored, or windows that are labelled there and then."""
+"""The data of each training step: rows of labels that are stored, or windows that are labelled there and then."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StoredLessons:
 
 
 class FreshLessons:
-    """Whole windows, labelled when they are learnt: nothing is stored, and each pass labels them anew."""
+    """Whole windows, labelled when they are learnt: nothing is stored, and each pass labels them again."""
 
     def __init__(self, teacher: Teacher, windows: int, batch: int, seed: int) -> None:
         self.teacher, self.windows = teacher, windows

@@ -25,7 +25,7 @@ from paceline_make.states import read_state, save_state, usable
 PIECE = 512
 """Positions in one forward: the logits of all steps are the largest thing in memory."""
 MOST_EPOCHS = 10_000
-ANEW = "delete it to train from the beginning with the labels that are kept, or give another folder"
+RESTART = "delete it to train from the beginning with the labels that are kept, or give another folder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Schedule:
 
 
 class TrainingReport(NamedTuple):
-    """One step, for whoever watches."""
+    """One step, as reported to an observer."""
 
     step: int
     steps: int
@@ -101,7 +101,7 @@ class HeadTraining:
         )
         self.step = 0
         if checkpoint.exists():
-            with usable(checkpoint, ANEW):
+            with usable(checkpoint, RESTART):
                 self._restore(read_state(checkpoint, map_location=self._device))
 
     def train(self, report: Callable[[TrainingReport], None]) -> None:

@@ -1,4 +1,4 @@
-"""What a head is trained on, and what it is judged by."""
+"""The loss of a head in training, and its measures in evaluation."""
 
 from __future__ import annotations
 

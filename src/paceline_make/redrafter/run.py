@@ -40,7 +40,7 @@ Elsewhere = Callable[[LabelStore, Sequence[Passage], str, Advance], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that decides what comes out."""
+    """Everything that decides the result."""
 
     exit: int | None = None
     """The width of the blocks; None for the model's own width."""
@@ -96,7 +96,7 @@ class Workshop:
 
     @property
     def bytes(self) -> int:
-        """What the labels take on disk, at most."""
+        """The largest size of the labels on disk."""
         return 0 if self.recipe.fresh else bytes_of(self.windows, self.teacher)
 
     @cached_property
@@ -170,13 +170,13 @@ class Workshop:
         return np.sort(np.argsort(-counts, kind="stable")[: self.shape.kept])
 
     def same(self) -> dict[str, Any]:
-        """What a checkpoint must have been made with."""
+        """The conditions under which a checkpoint must have been made."""
         recipe = asdict(self.recipe)
         return {"recipe": recipe, "target": self.target.fingerprint(), "tokens": len(self.stream)}
 
     def train(self, advance: Advance, report: Callable[[TrainingReport], None]) -> Path:
         """Labels, then the training; what is there already is not made again."""
-        head, _ = self.blank(), self.teacher  # what is wrong with the recipe or the text is said first
+        head, _ = self.blank(), self.teacher  # faults of the recipe or the text are reported first
         with nullcontext() if rank() else claimed(self.out):
             self._check_log()
             lessons = self._lessons(advance)

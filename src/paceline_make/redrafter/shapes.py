@@ -1,4 +1,4 @@
-"""What heads of several shapes cost: bytes, the time of a draft beside a plain forward, and the text that they know."""
+"""The cost of heads of several shapes: bytes, the time of a draft beside a plain forward, and the known text."""
 
 from __future__ import annotations
 

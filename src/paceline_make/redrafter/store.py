@@ -21,7 +21,7 @@ Advance = Callable[[int, int], None]
 
 
 class LabelStore:
-    """The labels of so many windows from all over a teacher's text."""
+    """The labels of ``windows`` windows from all over a teacher's text."""
 
     def __init__(self, folder: Path, windows: int) -> None:
         self.folder, self.windows = folder, windows
@@ -83,7 +83,7 @@ def check(labels: Labels, teacher: Teacher) -> None:
 
 
 def bytes_of(windows: int, teacher: Teacher) -> int:
-    """How many bytes the labels of so many windows take, at most."""
+    """How many bytes the labels of ``windows`` windows take, at most."""
     settings = teacher.settings
     row = 2 * width_of(teacher) + 4 * (settings.ahead + 1) + (6 * settings.ahead * 32 if settings.laws else 0)
     return windows * teacher.size * row

@@ -1,4 +1,4 @@
-"""A training as people follow it: its size first, a bar or lines while it goes on, what came of it, and a card."""
+"""The progress of a training: its size first, a bar or lines while it goes on, its results, and a card."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROMPTS, PROMPT, WRITTEN = 12, 40, 64
 
 
 class TrainingOutcome(NamedTuple):
-    """What a head came to."""
+    """The result of a training."""
 
     bytes: int
     positions: int
@@ -62,7 +62,7 @@ def watched(workshop: Workshop, origin: Sequence[str]) -> TrainingOutcome:
 
 def _size(workshop: Workshop) -> str:
     count, megabytes = workshop.windows * workshop.teacher.size, workshop.bytes / 1e6
-    where = f"up to {megabytes:,.0f} MB on disk" if megabytes else "no disk, and are made anew in each epoch"
+    where = f"up to {megabytes:,.0f} MB on disk" if megabytes else "no disk, and are made again in each epoch"
     return f"{count:,} positions to label and learn; their labels take {where}"
 
 

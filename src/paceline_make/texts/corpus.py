@@ -92,8 +92,8 @@ class Corpus:
         """Keep the results of a complete reading."""
         if not log.has_word:
             names = [source.name for source in self.sources]
-            who = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more sources are"
-            raise InputError(f"{who} without a single word; give a corpus that has some text")
+            empty = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more sources are"
+            raise InputError(f"{empty} without a single word; give a corpus that has some text")
         self.fingerprint, self.notes = log.fingerprint, log.notes
         self.bytes, self.documents = log.bytes, log.documents
 
@@ -156,10 +156,10 @@ def _sources_below(folder: Path, fields: Fields) -> list[TextSource]:
 
 
 def split_by_document(corpus: Corpus, test_words: int) -> tuple[list[str], list[str]]:
-    """Lines to build from and documents to test on, which hold at least so many words between spaces.
+    """Lines to build from and documents to test on, which hold at least ``test_words`` words between spaces.
 
-    Each source gives its share: of records every so many-th, of a plain file its end. Lines that stand in a test
-    document as well are left out of the others, wherever they are.
+    Each source gives its share: of records every n-th, of a plain file its end. Lines that are also in a test document
+    are left out of the others, wherever they are.
     """
     if test_words < 1:
         raise InputError(f"a test needs at least 1 word, not {test_words}")

@@ -53,7 +53,7 @@ class TextSource(ABC):
         """Each document in one piece."""
 
     def passages(self, log: CorpusLog) -> Iterator[Passage]:
-        """What stands between empty lines, without spaces around it."""
+        """The texts between empty lines, without spaces around them."""
         for text in self.texts(log):
             yield from filter(None, map(str.strip, text.split("\n\n")))
 

@@ -1,4 +1,4 @@
-"""The picture of a text as a page of its own: one file without scripts, fonts or anything else from elsewhere.
+"""The picture of a text as a self-contained page: one file that loads no scripts, fonts or anything else.
 
 Without its tags an element ``.text`` is the prompt and the text, character for character, except for control
 characters: a browser shows nothing for them, so their signs stand there, as in a terminal. Each token's ``title`` and
@@ -24,7 +24,7 @@ PAGE_STYLE = Path(__file__).with_name("page.css")
 COLORS = 5
 """Of drafters, in the style sheet."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""What a browser lets a page do. All HTML here would do no more without it, the picture in a notebook included."""
+"""The permissions of a page in a browser. No HTML here needs more, the picture in a notebook included."""
 GENERATOR = "Paceline"
 SHOWN_BYTES = 40
 VISIBLE_SIGNS = {code: sign for code, sign in CONTROLS.items() if chr(code) not in "\t\n"} | HALVES
@@ -113,7 +113,7 @@ def _legend(picture: TokenPicture, number: Mapping[str, int]) -> str:
 
 
 def _cells(cells: Sequence[Cell], number: Mapping[str, int], before: int) -> str:
-    """The text in colours. ``before`` the first round are so many records, of the forward over the prompt."""
+    """The text in colours. ``before`` counts the records before the first round, of the forward over the prompt."""
     drawn, last = [], -1
     for cell in cells:
         looks = [_look(number[cell.source], cell.kind), *(["begin"] if cell.round != last else [])]
@@ -128,7 +128,7 @@ def _cells(cells: Sequence[Cell], number: Mapping[str, int], before: int) -> str
 
 
 def _about(piece: Piece, before: int) -> str:
-    """What is known of one token, in one line."""
+    """The facts about one token, in one line."""
     shown = piece.text if len(piece.text) <= SHOWN_BYTES else piece.text[:SHOWN_BYTES] + "…"
     spelled = repr(shown) if shown else "no text by itself"
     whose = f"accepted from {piece.source}" if piece.source else WHY_OWN[Kind(piece.kind)]

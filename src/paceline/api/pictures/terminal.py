@@ -1,7 +1,7 @@
 """The picture of a text in a terminal. With colours, a token that a drafter proposed stands on its drafter's colour, in
 black, which reads on light and dark terminals. The model's own tokens are ordinary text, in italics or bold where a
-draft stood before them. Without colours, tokens stand in their drafter's brackets. Colours are those that all eyes tell
-apart (Okabe and Ito), and neighbours on one colour have two shades of it."""
+draft stood before them. Without colours, tokens are in their drafter's brackets. Colours are those that all eyes can
+distinguish (Okabe and Ito), and neighbours on one colour have two shades of it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Painter:
         return Text(self._before(cell) + said)
 
     def end(self) -> Text:
-        """What closes the last cell."""
+        """The text that closes the last cell."""
         closing = self.mark(self._open[0]).closing if self._open else ""
         self._open = None
         return Text(closing)
@@ -99,7 +99,7 @@ class Painter:
         return Text("   ").join([*parts, *ended, Text(f"({how})", "dim")])
 
     def caption(self, picture: TokenPicture) -> Text:
-        """What stands under a picture: legend and totals."""
+        """The lines under a picture: legend and totals."""
         totals = [] if picture.totals is None else [Text(summary(picture.totals))]
         return Text("\n").join([self.legend(picture), *totals])
 

@@ -39,7 +39,7 @@ WHY_OWN = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What is drawn as one: a text and the pieces that it is made of. Without text it is the end of a text, where an
+    """A unit of the drawing: a text and the pieces that it is made of. Without text it is the end of a text, where an
     end-of-text token or a stop string was cut off."""
 
     text: str
@@ -52,7 +52,7 @@ class Cell:
 
     @property
     def kind(self) -> Kind:
-        """What the last token of it is."""
+        """The kind of its last token."""
         return Kind(self.pieces[-1].kind)
 
     @property

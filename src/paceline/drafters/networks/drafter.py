@@ -1,4 +1,4 @@
-"""Drafters by a network; and by one with rows, which are lent to a text and kept for the next one that begins alike."""
+"""Drafters by a network; and by one with KV rows, which are lent to texts and kept for those that begin alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NetworkDrafter(Drafter):
     @property
     @abstractmethod
     def network(self) -> Network:
-        """What it drafts by; known after `fit`."""
+        """The network that it drafts with; known after `fit`."""
 
     @abstractmethod
     def growth(self, ask: Ask) -> Growth:
@@ -88,7 +88,7 @@ class RowDrafter(NetworkDrafter):
             raise
 
     def _capacity(self, length: int) -> int:
-        """Memory for a text of so many tokens of the target."""
+        """Memory for a text of ``length`` tokens of the target."""
         return SPARE_ROWS + length
 
     def branch(self, state: ReadText, context: Context) -> ReadText:

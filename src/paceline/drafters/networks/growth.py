@@ -1,8 +1,8 @@
 """A draft that grows level by level, whichever network reads its levels.
 
-The network gives the law behind every node that goes on. The rest is here, once for all networks: the public noise, or
-coins of the draft, choose the candidates behind each node; the best of all go on; nothing follows an end of the text;
-and the nodes become a tree.
+The network gives the law behind every node that is continued. The rest is here, once for all networks: the public
+noise, or coins of the draft, choose the candidates behind each node; the best of all are continued; nothing follows an
+end of the text; and the nodes become a tree.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DraftShape:
     shared: bool = True
 
     def depth(self, nodes: int) -> int:
-        """The depth of a draft of so many nodes, if nothing else limits it."""
+        """The depth of a draft of ``nodes`` nodes, if nothing else limits it."""
         return self.length or -(-nodes // max(self.beams, self.top))
 
     @property
@@ -83,7 +83,7 @@ class Growth:
         """Of each node that goes on: the number of its parent among those that went on a level above."""
         self.row = row
         self.kept: Any = None
-        """What the network keeps of the nodes that it read last, in their order: their rows, or recurrent states. So
+        """The network's memory of the nodes that it read last, in their order: their rows, or recurrent states. So
         ``kept[above]`` is what it keeps of the parents of those that go on."""
 
     def __len__(self) -> int:

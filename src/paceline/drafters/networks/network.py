@@ -85,14 +85,14 @@ class RowNetwork(Network):
         """Of all forwards so far."""
 
     def depth(self, depth: int, length: int) -> int:
-        """How deep a draft may go behind so many tokens, within the model's reach and context."""
+        """How deep a draft may go behind ``length`` tokens, within the model's reach and context."""
         reach, context = self.model.reach(length - 1), self.model.context_length
         if reach.depth is not None:
             depth = min(depth, reach.depth + 1)
         return depth if context is None else min(depth, context - length + 1)
 
     def reads_trees(self, length: int) -> bool:
-        """Whether siblings can be read behind so many tokens."""
+        """Whether siblings can be read behind ``length`` tokens."""
         return self.model.reach(length - 1).trees
 
     def can_read(self, state: ReadText, *tokens: int) -> bool:
@@ -122,7 +122,7 @@ class RowNetwork(Network):
         return [state for state, _ in pieces]
 
     def _piece(self, state: ReadText) -> Request | None:
-        """What is read of a long unread text at once; None of a short one, and while a draft grows behind it."""
+        """The next piece of a long unread text; None of a short one, and while a draft grows behind it."""
         if state.begun:
             return None
         unread = state.unread[: max(0, state.known - 1 - state.rows.committed)]

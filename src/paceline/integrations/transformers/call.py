@@ -77,8 +77,8 @@ class CustomGenerate:
         self._vocabulary = vocabulary
         self._drafters: WeakKeyDictionary[HFTarget, Drafters] = WeakKeyDictionary()
         self.last: Totals | None = None
-        """What the newest call that came to its end amounted to. Counts are sums over its rows; seconds are those of
-        the clock, of all rows together, from the first forward to the last. Probing and loading are not among them."""
+        """The totals of the newest call that was finished. Counts are sums over its rows; seconds are those of the
+        clock, of all rows together, from the first forward to the last. Probing and loading are not among them."""
 
     def __repr__(self) -> str:
         return f"<custom_generate with {self._settings!r}>"

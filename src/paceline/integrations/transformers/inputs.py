@@ -60,7 +60,7 @@ class Withheld:
 
 
 def withheld_by_generate() -> Withheld:
-    """What the innermost `generate` of this thread keeps to itself."""
+    """The arguments that the innermost `generate` of this thread does not pass on."""
     frame = _frame_of_generate()
     if frame is None:
         raise InputError(
@@ -154,7 +154,7 @@ def _is_nothing(name: str, value: Any, *, mixed: bool) -> bool:
 def paddings(
     input_ids: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
 ) -> list[int]:
-    """How many tokens of padding stand in front of each row; refuses what is not a left-padded batch."""
+    """The number of padding tokens before each row; refuses a batch that is not left-padded."""
     if input_ids.shape[1] == 0:
         raise InputError("the prompt is empty; give at least one token (the model's BOS, say)")
     counts = [0] * len(input_ids) if attention_mask is None else _in_front(input_ids, attention_mask)

@@ -1,4 +1,4 @@
-"""What rows have written, in the shapes of transformers: padded columns, one per step."""
+"""The output of rows, in the shapes of transformers: padded columns, one per step."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def split_processors(processors: Sequence[Any], *, sample: bool, penalty: bool =
     fields: dict[str, Any] = {}
     known = _field_processors(warpers=True)
     while kept and (said := _field(kept[-1], known)):
-        known = known[: [one.processor for one in known].index(type(kept[-1]))]  # what comes later is out of order
+        known = known[: [one.processor for one in known].index(type(kept[-1]))]  # the later ones are out of order
         fields |= said
         warpers.insert(0, kept.pop())
     return SplitProcessors(kept, warpers + last, {"temperature": 1.0} | fields | penalties)
@@ -84,7 +84,7 @@ def _field_processors(*, warpers: bool) -> list[FieldProcessor]:
 
 
 def _field(processor: Any, known: Sequence[FieldProcessor]) -> dict[str, Any]:
-    """What a processor is called in `Sampling`; nothing if it does more or other than that."""
+    """The fields of `Sampling` that equal a processor; none if it does more or something else."""
     found = next((one for one in known if one.processor is type(processor)), None)
     own = {"filter_value": -torch.inf, "min_tokens_to_keep": 1, "prompt_ignore_length": None}
     if found is None or any(getattr(processor, name, usual) != usual for name, usual in own.items()):
@@ -157,7 +157,8 @@ def own_copies(
 
 
 def _shared(items: Sequence[Any], model: PreTrainedModel) -> dict[int, Any]:
-    """What copies have in common with the originals: models and tokenizers, which are large and keep no state here."""
+    """The objects that copies share with the originals: models and tokenizers, which are large and keep no state
+    here."""
     held = [value for item in items for value in getattr(item, "__dict__", {}).values()]
     kinds = (torch.nn.Module, PreTrainedTokenizerBase)
     shared = [*model.modules(), *(value for value in held if isinstance(value, kinds))]

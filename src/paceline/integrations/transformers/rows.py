@@ -48,7 +48,7 @@ class Ends:
 
 @dataclass(frozen=True)
 class Decoding:
-    """What all rows of a call are written with."""
+    """The settings common to all rows of a call."""
 
     target: Target
     drafter: Drafter
@@ -72,7 +72,7 @@ class GenerateRow:
     ended: bool = False
 
     def session(self, decoding: Decoding, more: int | None = None) -> Session:
-        """To write the row to its end; with ``more``, to go on behind an end for so many tokens.
+        """To write the row to its end; with ``more``, to go on behind an end for that many tokens.
 
         The text goes on as if it had never stopped, since the noise of a place does not depend on where a session
         began. Criteria are asked, and their answers ignored, as transformers does with rows that have ended.
@@ -117,7 +117,7 @@ def rows_of(
     criteria: Sequence[Any],
     config: GenerationConfig,
 ) -> list[GenerateRow]:
-    """The rows of the batch, each with processors and criteria of its own; a single one has the given ones."""
+    """The rows of the batch, each with its own processors and criteria; a single one has the given ones."""
     ends = Ends.of(criteria, input_ids.shape[1], config.max_length)
     rows = []
     for number, padding in enumerate(paddings):

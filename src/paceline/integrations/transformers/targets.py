@@ -33,7 +33,7 @@ class ModelTarget:
         self.made_for: tuple[Any, ...] = ()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """A copy of the model, or the model read back from a file, has None here and is probed anew."""
+        """A copy of the model, or the model read back from a file, has None here and is probed again."""
         return type(None), ()
 
     def of(self, model: PreTrainedModel) -> HFTarget:
@@ -45,8 +45,8 @@ class ModelTarget:
 
 
 def _state(model: PreTrainedModel) -> tuple[Any, ...]:
-    """What a target remembers or was probed with: type, place and autocast, the number of tokens, the context, and the
-    modules themselves, which adapters and new embeddings replace."""
+    """The facts on which a target and its probe depend: type, place and autocast, the number of tokens, the context,
+    and the modules themselves, which adapters and new embeddings replace."""
     place = model.device.type
     mixed = torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
     config: Any = model.config.get_text_config()

@@ -1,4 +1,4 @@
-"""Requests end in a thread of their own: a drafter may remember what they wrote, and save it."""
+"""Requests end in a separate thread: a drafter may remember their texts and save them."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from paceline.recent import RecentMean
 KEPT = 0.98
 """The weight that earlier steps keep with each new one."""
 IDLE = 8.0
-"""A gap of so many usual steps is no step: there was nothing to write."""
+"""A gap of this many usual steps is no step: there was nothing to write."""
 RISEN = 16
-"""So many gaps in a row are steps: the load has risen."""
+"""This many gaps in a row are steps: the load has risen."""
 
 
 @dataclass(eq=False)

@@ -39,7 +39,7 @@ SAVED = 60.0
 HOPELESS = 20
 """Errors after which nothing is drafted any more."""
 FORGIVEN = 0.001
-"""What a step without one takes from their number."""
+"""The amount that a step without an error subtracts from their number."""
 A_ROW = 50e-6
 """Seconds that each request adds to the budget."""
 log = logging.getLogger("vllm.paceline")
@@ -189,7 +189,7 @@ class Proposer:
             tokens += [tokens[-1] if tokens else each.context.root] * (room - len(tokens))
         return tokens
 
-    # what goes wrong
+    # errors
 
     def _left(self, error: Exception, text: ServedText | None) -> None:
         """Drafting failed, and a request is left alone from now on if it failed for that one."""
@@ -233,7 +233,7 @@ def unread(parallel: Any) -> bool:
 
 
 class _Model:
-    """What drafters ask of a model before any text."""
+    """The properties of a model that drafters need before any text."""
 
     def __init__(self, name: str, vocab_size: int) -> None:
         self.name, self.vocab_size = name, vocab_size

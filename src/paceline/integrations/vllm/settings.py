@@ -1,4 +1,4 @@
-"""What a proposer is given: vLLM's ``additional_config`` goes to every worker as it is, and ours stands there under the
+"""The settings of a proposer: vLLM's ``additional_config`` goes to every worker as it is, and ours is there under the
 key ``paceline``."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class VLLMSettings:
         return cls(**given)
 
     def drafter(self) -> Drafter:
-        """What drafts. A method that cannot serve here is refused."""
+        """The drafter. A method that cannot be used here is refused."""
         for name in methods_in(self.method):
             if name not in SERVED:
                 raise InputError(f"method {name!r} does not draft inside vLLM; these do: {', '.join(SERVED)}")

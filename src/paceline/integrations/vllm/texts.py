@@ -81,7 +81,7 @@ class ServedTexts:
     def __init__(
         self, rows: int, longest: int, open: Callable[[RequestContext], Any], close: Callable[[Sequence[Any]], None]
     ) -> None:
-        """For so many rows at once. ``open`` makes a drafter's state of a text, and ``close`` ends states."""
+        """For ``rows`` rows at once. ``open`` makes a drafter's state of a text, and ``close`` ends states."""
         slots = 2 * rows
         self._longest, self._open, self._close = longest, open, close
         self._known = np.zeros(slots, np.int64)
@@ -97,7 +97,7 @@ class ServedTexts:
         return len(self._of) - len(self._free)
 
     def step(self, sampled: Sequence[Sequence[int]], lengths: Ints, tokens: Tokens) -> list[Following | None]:
-        """The requests that go on in their places, one for each row. The others are to be asked for."""
+        """The requests that go on in their places, one for each row; None for those that must be looked up."""
         count = len(sampled)
         self._step += 1
         self._look = (self._look + STRIDE) % 1.0

@@ -61,7 +61,7 @@ class Segment:
         return rows
 
     def view(self, window: int | None, like: torch.Tensor, group: int = 1) -> View:
-        """What these rows see in a layer with this window; made once for all such layers."""
+        """The rows that these rows see in a layer with this window; made once for all such layers."""
         key = (window, like.dtype, like.device, group)
         if key not in self._views:
             self._views[key] = View.of(self, window, like, group)
@@ -88,7 +88,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """What a layer wants of attention besides its rows."""
+    """The arguments of a layer's attention besides its rows."""
 
     scale: float
     window: int | None = None
@@ -190,7 +190,7 @@ def hidden_rows(request: Request, start: int, window: int | None) -> NDArray[np.
 
 
 class PackedKVCache(KVCache):
-    """Each sequence's rows in buffers of its own."""
+    """Each sequence's rows in separate buffers."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments

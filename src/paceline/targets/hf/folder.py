@@ -56,7 +56,7 @@ OF_SCALE = re.compile(r"[._]scale[^.]*$")
 TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "merges.txt")
 """Files of a tokenizer. Without any, transformers makes an empty tokenizer from the model's type."""
 USE_ORIGINAL = "use the original model, with --quantize int8 for 8-bit integers"
-"""What works instead of a checkpoint that is quantised in another way."""
+"""Advice for a checkpoint that is quantised in another way."""
 NAMED, LONG = 3, 200
 """The most tensors that a sentence names, and the most characters of another library's message."""
 
@@ -130,7 +130,7 @@ def plan(folder: Path, config: Any) -> PreTrainedModel:
         parameters = sum(parameter.numel() for parameter in planned.parameters())
     except MemoryError:
         raise
-    except Exception as error:  # every model class fails in a way of its own
+    except Exception as error:  # model classes raise errors of any type
         raise InputError(config_fault(folder, error, _planned)) from error
     files = {path for kind in WEIGHTS for path in folder.glob(kind) if path.is_file()}
     held = sum(path.stat().st_size for path in files)

@@ -37,7 +37,7 @@ LONG = 60
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What a model says of how it should write."""
+    """A model's own settings of generation."""
 
     eos: frozenset[int] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)

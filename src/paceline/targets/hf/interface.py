@@ -100,7 +100,7 @@ def attend(
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls in every layer: ``[1, heads, sum n, width] -> [1, sum n, heads, width]``."""
+    """The function that transformers calls in every layer: ``[1, heads, sum n, width] -> [1, sum n, heads, width]``."""
     forward = _current.get()
     if forward is None:
         raise RuntimeError("attention 'paceline' serves forwards that the engine started; choose 'sdpa' for others")

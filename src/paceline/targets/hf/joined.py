@@ -2,7 +2,7 @@
 
 A kernel's call costs as much as a small layer's product, so a few wide layers are faster than many narrow ones. Each
 layer stays in the model as a module, a slice of the joint weight; only `lean` computes them together. Like packing,
-joining is exact, cannot be undone, and is for models that nobody else holds.
+joining is exact, cannot be undone, and is for models that have no other user.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def join(parent: nn.Module, names: Sequence[str], make: Make) -> bool:
 
 
 def joint_of(layers: Sequence[nn.Module]) -> JointLinear | None:
-    """What computes exactly these layers, in this order, if none of them is hooked or was given another forward."""
+    """The joint layer of exactly these layers, in this order, if none is hooked or has another forward."""
     slices = [layer for layer in layers if isinstance(layer, LinearSlice)]
     together = len(slices) == len(layers) and all(part.joint.slices == slices for part in slices)
     return slices[0].joint if together and not any(is_altered(part) for part in slices) else None

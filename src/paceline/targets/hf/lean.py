@@ -162,7 +162,7 @@ def select(rows: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
 
 
 class RotaryTable:
-    """What a model's rotary module gives for each position, kept until the module's frequencies change. On other
+    """The output of a model's rotary module for each position, kept until the module's frequencies change. On other
     devices than the CPU that comparison would wait for all work before it, so there the module is called."""
 
     def __init__(self) -> None:

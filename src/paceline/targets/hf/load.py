@@ -135,7 +135,8 @@ def _check_bits(name: str, config: Any, bits: int | None, strict: bool) -> None:
 
 
 def _name(model: str | Path) -> str:
-    """What transformers should look up. A path that does not exist is refused before a hub is asked for it."""
+    """The name or path for transformers to look up. A path that does not exist is refused before a hub is asked for
+    it."""
     if not isinstance(model, (str, Path)):
         raise InputError(f"a model is a name, a folder or a loaded transformers model, not {model!r}")
     if model == "":
@@ -227,7 +228,7 @@ def _weights(
             )
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # every file format fails in a way of its own
+    except Exception as error:  # file formats raise errors of any type
         if Path(name).is_dir():
             raise InputError(folder.weights_fault(Path(name), error)) from error
         raise InputError(refused(f"{name} cannot be loaded: {in_one_line(error)}")) from error
@@ -255,7 +256,7 @@ def load_tokenizer(model: str | Path, trust_remote_code: bool = False) -> PreTra
         tokenizer.encode("", verbose=False)  # a length limit that is no number is found only here
     except MemoryError:
         raise
-    except Exception as error:  # every kind of tokenizer fails in a way of its own
+    except Exception as error:  # tokenizers raise errors of any type
         if trust.is_unanswered(error):
             raise trust.refusal(name) from None
         if not local and isinstance(error, (OSError, ValueError)):

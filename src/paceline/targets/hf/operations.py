@@ -61,7 +61,7 @@ class Operations:
         return rotated[:, : heads.queries]
 
     def gated(self, gate: torch.Tensor, up: torch.Tensor, act: Any) -> torch.Tensor:
-        """What the MLP reads down."""
+        """The input of the MLP's down projection."""
         result: torch.Tensor = act(gate) * up
         return result
 

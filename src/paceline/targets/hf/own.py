@@ -1,7 +1,7 @@
 """The path that every model has: its own forward, called with our rows as its cache and our attention where it can.
 
 There are three modes. *Packed*: the model uses transformers' attention interface. Keys and values go straight to each
-sequence's own rows, and our attention function reads them there. *Masked*: the model has attention code of its own. It
+sequence's own rows, and our attention function reads them there. *Masked*: the model has its own attention code. It
 scores one sequence at a time, gets all keys back from the cache, and an additive float mask (one per layer type where
 types differ; eager attention would add a boolean mask as 0 and 1). *Chained*: the model builds its mask and its
 position bias itself and scores plain continuations only.

@@ -18,7 +18,7 @@ from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.scores import Scores
 
 UNTESTED_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
-"""What may be raised where modules are combined in a way that nobody tested."""
+"""Errors that untested combinations of modules may raise."""
 
 OnExit = Callable[[torch.Tensor], None]
 """Called in the middle of a forward with the early logits ``[n, vocabulary]`` of the rows that want them."""
@@ -30,7 +30,7 @@ def ignore(_: torch.Tensor) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What a forward has to compute for its rows."""
+    """The outputs that a forward computes for its rows."""
 
     want: Want
     logit_rows: torch.Tensor | None = None
@@ -60,7 +60,7 @@ class ForwardJob:
 
     @cached_property
     def want(self) -> Want:
-        """What any of the requests wants; hidden states are computed for all rows or for none."""
+        """The union of the requests' wants; hidden states are computed for all rows or for none."""
         want = NOTHING
         for request in self.requests:
             want = want | request.want
@@ -108,7 +108,7 @@ class ForwardJob:
 
     @property
     def outputs(self) -> Outputs:
-        """Made anew: a cached one would hold the job, and so the rows, in a cycle until the next garbage collection."""
+        """Made at each call: a cached one would keep job and rows in a cycle until the next garbage collection."""
         return Outputs(self.want, self.logit_rows, self.early_rows, self.hear)
 
     def hear(self, logits: torch.Tensor) -> None:

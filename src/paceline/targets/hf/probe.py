@@ -52,9 +52,9 @@ SAME_KERNELS = 0.01
 SAME_OPERATIONS = 0.1
 """The share of it that holds between two paths with the same operations, a few of which may be fused."""
 BROKEN = (RuntimeError, AttributeError, AssertionError)
-"""What a model raises that gets more, or less, than it expects of its cache and attention."""
+"""Errors of a model that gets more, or less, than it expects of its cache and attention."""
 FAILURES = (Unsupported, AssertionError, *UNTESTED_ERRORS)
-"""What ends the probe of a mode."""
+"""Errors that end the probe of a mode."""
 
 USUAL_ROWS = (32, 16, 8, 4, 2, 1)
 """The sizes of forwards that are recorded before the first text, the one that needs most memory first."""
@@ -208,7 +208,7 @@ def _probe(target: HFTarget) -> str | None:
     expected = _stepwise(target, rows, prefix, line)
     alone = target.own.unassisted(torch.from_numpy(np.concatenate([prefix, line])))[-DRAFT - 1 :]
     if gap(target, expected, alone):
-        return "a row is not what the model itself finds"
+        return "a row differs from the model's own"
     chain = scored(target, rows, prefix, DraftTree.chain(line))
     if gap(target, chain, expected):
         return "a row changes with how many are scored beside it"
@@ -242,7 +242,7 @@ def _probe_further(target: HFTarget, *, shorten: bool) -> str | None:
             elif shorten and point.switch > PREFIX + DRAFT:
                 target.trust(point.switch)
             else:
-                return f"{FURTHER} {point.switch} a row is not what the model itself finds"
+                return f"{FURTHER} {point.switch} a row differs from the model's own"
     return None
 
 
@@ -364,7 +364,7 @@ def _prefix_length(target: HFTarget) -> int:
     if not windows:
         return PREFIX
     if max(windows) > PROBED_WINDOW and target.mode is Mode.MASKED:
-        raise Unsupported(f"a window of {max(windows)} in an attention of its own is more than is probed")
+        raise Unsupported(f"a window of {max(windows)} in the model's own attention code is more than is probed")
     return max([PREFIX, *(size + 2 for size in windows if size <= PROBED_WINDOW)])
 
 

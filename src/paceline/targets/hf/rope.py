@@ -167,7 +167,7 @@ def _reaching(forward: Callable[..., Any], beyond: torch.Tensor) -> Callable[...
 
 
 def _state(module: nn.Module) -> dict[str, Any]:
-    """What a rotary module keeps from earlier forwards, and a forward that was set on it."""
+    """The state that a rotary module keeps from earlier forwards, and a forward that was set on it."""
     names = (*module._buffers, *vars(module))
     return {name: getattr(module, name) for name in names if name.endswith(REMEMBERED)}
 

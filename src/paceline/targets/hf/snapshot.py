@@ -1,8 +1,8 @@
 """A snapshot of a model, which is compared when a text begins: has the owner changed the model since?
 
-Paths take from a model what Python decided when they were made: which modules there are, where weights lie. Modules of
-torch and transformers decide by their own attributes, which can be compared. A hook or a module of the owner's may
-decide by anything (an adapter that a flag switches off), so models with such parts are never recorded.
+Paths depend on properties of a model that were read when they were made: its modules, the addresses of its weights.
+Modules of torch and transformers decide by their own attributes, which can be compared. A hook or a module of the
+owner's may depend on anything (an adapter that a flag switches off), so models with such parts are never recorded.
 
 Values of weights are not compared. Paths read them in every forward, so a change in place takes effect; rows of earlier
 texts were made before it, and `paceline.LanguageModel.forget` drops those.
@@ -60,7 +60,8 @@ def _functions(names: dict[str, Any]) -> tuple[dict[str, Any], itemgetter[Any], 
 
 
 class ModelSnapshot:
-    """What paths take from a model besides values: modules, classes, attributes and the addresses of weights.
+    """The properties of a model on which paths depend, besides values: modules, classes, attributes and the addresses
+    of weights.
 
     The memory of the weights is held as long as the snapshot lives: texts that are being written read the old addresses
     where the owner replaces weights. What is compared lies in lists of one kind, which are compared in loops that run

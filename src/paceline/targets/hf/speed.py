@@ -1,11 +1,11 @@
-"""What this processor is fast at, measured: a few products of one linear layer, in some milliseconds.
+"""The fast types of this processor, measured: a few products of one linear layer, in some milliseconds.
 
 Flags of a processor do not say how fast its libraries are, so nothing here looks at them. Some processors compute in
-bfloat16 at twice the speed of float32, others take many times as long; and plain decoding, which waits for memory, is
-not where it shows first.
+bfloat16 at twice the speed of float32, others take many times as long; and plain decoding, which waits for memory,
+shows this least.
 
-Other kernels round otherwise, so a choice between them can change a text at a near tie. What was measured is kept in
-the cache directory: a machine makes the same choice in every process.
+Other kernels round differently, so a choice between them can change a text at a near tie. The measurements are kept in
+the cache directory, so that a machine makes the same choice in every process.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from paceline.targets.setup import kernels, processor, versions
 TIMED_ROWS = (1, 4, 16)
 """A single row, and drafts."""
 TURNS = 3
-"""Of the times of so many turns the shortest counts."""
+"""Each time is the shortest of this many turns."""
 CACHES = 1 << 25
 """Bytes that are written before each product: weights of a real model do not come from the processor's caches."""
 LARGEST = 1 << 24
 """Values of the layer at most: a larger one takes longer to measure and says the same."""
 SLOWER = 1.1
-"""A type, or packed weights, are left where they take so many times as long as the other way."""
+"""A type, or packed weights, are given up if they take this many times as long as the alternative."""
 FAVOUR = 0.7
-"""What a compiled product's time counts: the forward around it saves more than can be timed with one product."""
+"""The weight of a compiled product's time: the forward around it saves more than can be timed with one product."""
 SMALL_MODEL_PARAMETERS = 10_000_000
 """Models of fewer parameters are fast enough in any type."""
 FOLDER = "kernels"
@@ -71,7 +71,7 @@ def _seconds(layer: Layer, rows: torch.Tensor, clock: Callable[[], float]) -> fl
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """What is stored: a ratio of times, what of, and the libraries that it holds for."""
+    """A stored ratio of times, with its subject and the libraries that it holds for."""
 
     of: str
     versions: Mapping[str, str]

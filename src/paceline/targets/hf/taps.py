@@ -34,7 +34,7 @@ class Anatomy:
         self.norm: nn.Module | None = norms[-1] if norms else None
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
         self.scale = 1.0
-        """What the model multiplies its head's output by; found by `calibrate`."""
+        """The factor by which the model multiplies its head's output; found by `calibrate`."""
 
     def check(self, want: Want, name: str) -> None:
         """Refuse what this model cannot compute, before the first forward."""
@@ -81,7 +81,7 @@ class Anatomy:
 
 
 def _part(model: PreTrainedModel, getter: str) -> Any:
-    """What a model's untyped getter returns."""
+    """The module that a model's untyped getter returns."""
     return getattr(model, getter)()
 
 

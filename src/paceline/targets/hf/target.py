@@ -46,7 +46,7 @@ class HFTarget(Target):
     """Scores drafts on a transformers model. Use `paceline.load`, which also probes which drafts the model can score.
 
     The model is put into eval mode; its weights, configuration and attention implementation stay as they were. `pack`
-    is for models that nobody else holds. ``fixed_shapes`` chooses whether forwards of fixed shapes are recorded; by
+    is for models that have no other user. ``fixed_shapes`` chooses whether forwards of fixed shapes are recorded; by
     default they are for a model on a CUDA device.
     """
 
@@ -74,13 +74,13 @@ class HFTarget(Target):
         self.eos = self.generation.eos
         self.limits = Reach()
         self.note: str | None = None
-        """What a user should know of how it was loaded."""
+        """A note for the user about how it was loaded."""
         self.switch = Switch.of(config)
         self._own = OwnForward(model, self.switch, mode)
         self.refused_modes: dict[Mode, str] = {}
         """Why the probe went on to another mode."""
         self.compiles = False
-        """Whether forwards are to be compiled. The probe has to find them right."""
+        """Whether forwards should be compiled. The probe has to find them right."""
         self.fixed = None if fixed_shapes is False else self._fixed(fixed_shapes)
         self.paths: list[ForwardPath] = [self._own] if self.fixed is None else [self.fixed, self._own]
         self._one_at_a_time = threading.RLock() if self.fixed is None else self.fixed.slab.lock

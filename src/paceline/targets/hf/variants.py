@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs between the models of llama's structure."""
+    """The differences between models of llama's structure."""
 
     prefix: str
     """Of its classes' names."""

@@ -69,7 +69,7 @@ def forbid(bias: torch.Tensor, known: int) -> None:
 
 
 class NewWeights:
-    """Makes new weights: noise that is the same on every machine, or zeros in memory of their own."""
+    """Makes new weights: noise that is the same on every machine, or zeros in separate memory."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         random = torch.Generator().manual_seed(0)

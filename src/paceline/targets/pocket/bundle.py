@@ -99,7 +99,7 @@ class BundledTokenizer:
         return str(self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what copying and pickling look for
+        if name.startswith("__"):  # copying and pickling look for these
             raise AttributeError(name)
         return getattr(self.whole, name)
 

@@ -9,7 +9,7 @@ from paceline.errors import InputError
 
 POCKET_NAMES = ("pocket", "pocket-draft", "pocket-foreign")
 BALLAST_MARK = "+ballast"
-"""What begins the size of a ballast, behind a name."""
+"""The mark between a name and the size of its ballast."""
 
 
 def is_bundled(name: str) -> bool:

@@ -25,7 +25,7 @@ PEERS = {
     "openvino": "OpenVINO GenAI on a graph of the same weights; type=int8 or int4 rounds them",
     "openvino-lookup": "OpenVINO GenAI with its prompt lookup; also ngram=N, tokens=N",
     "openvino-assisted": "OpenVINO GenAI with a draft model of the target's tokenizer; also tokens=N",
-    "vllm": "vLLM in an environment of its own, whose Python PACELINE_VLLM or python=FILE names",
+    "vllm": "vLLM in a separate environment, whose Python PACELINE_VLLM or python=FILE names",
     "vllm-ngram": "vLLM with its prompt n-grams; also tokens=N, and ngram=N for the longest (default: its own, 5)",
     "vllm-suffix": "vLLM with its suffix decoding, without the texts of earlier requests; also tokens=N",
     "vllm-paceline": "vLLM with our drafts; also method=NAME (hybrid) and tokens=N",

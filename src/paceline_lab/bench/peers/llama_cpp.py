@@ -1,4 +1,4 @@
-"""llama.cpp, through the functions of its own library that llama-cpp-python binds, on a GGUF file of the same weights.
+"""llama.cpp, through the functions of its library that llama-cpp-python binds, on a GGUF file of the same weights.
 
 It drafts as its own programs do: a forward scores the last token and the draft, the target samples at each of these
 rows, and the draft is kept as far as the samples are equal to it.
@@ -142,15 +142,15 @@ class LlamaModel(TextReader):
 
 @cache
 def _silent() -> Any:
-    """What llama.cpp calls with its messages. It keeps no reference, so one is kept here."""
+    """The callback for llama.cpp's messages. It keeps no reference, so one is kept here."""
     import llama_cpp
 
     return llama_cpp.llama_log_callback(lambda level, text, data: None)
 
 
 def _packs() -> bool:
-    """Whether llama.cpp may lay weights out anew at load, as it does by default. Packed for AMX its products of
-    quantised weights crash (llama.cpp's issue 20824)."""
+    """Whether llama.cpp may repack weights at load, as it does by default. Packed for AMX its products of quantised
+    weights crash (llama.cpp's issue 20824)."""
     return "AMX_INT8" not in instruction_sets()
 
 
@@ -169,7 +169,7 @@ class Source(ABC):
 
     @abstractmethod
     def draft(self, text: list[int], most: int) -> list[int]:
-        """At most so many tokens that may follow a text."""
+        """At most ``most`` tokens that may follow a text."""
 
     def forget(self) -> None:
         """A new text begins."""

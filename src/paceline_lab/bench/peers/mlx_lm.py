@@ -63,7 +63,7 @@ class MlxLm(TextContestant):
             tokens.append(token)
             time = deliveries.pop()[1] if within else clock() - started
             deliveries.append((len(tokens), time))
-            within = drafted  # what follows a drafted token came of the same forward
+            within = drafted  # the token behind a drafted one is of the same forward
             if token in job.eos:
                 break
         steps.close()

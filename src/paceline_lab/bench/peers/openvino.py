@@ -24,7 +24,7 @@ from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
 
 NGRAM = 3
-"""The longest n-gram that is looked up; that of its own examples, since it has no default."""
+"""The longest n-gram that is looked up, as in its examples, since it has no default."""
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
@@ -151,7 +151,7 @@ class Paged(TextReader):
 
 
 def properties(kind: str) -> dict[str, Any]:
-    """What the processor's plugin is asked for."""
+    """The configuration of the processor's plugin."""
     return {"INFERENCE_NUM_THREADS": torch.get_num_threads()} | (EXACT if kind == "float32" else {})
 
 

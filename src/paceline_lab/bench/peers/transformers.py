@@ -26,13 +26,13 @@ Options: TypeAlias = dict[str, Any]
 
 
 def looked_up(tokens: int, ngram: int | None = None) -> Options:
-    """Drafts of so many tokens by prompt lookup."""
+    """Drafts of ``tokens`` tokens by prompt lookup."""
     longest = {} if ngram is None else {"max_matching_ngram_size": ngram}
     return {"prompt_lookup_num_tokens": tokens, **longest}
 
 
 def assisted(model: PreTrainedModel, tokens: int, **tokenizers: Any) -> Options:
-    """Drafts of so many tokens by a model, always. Transformers reads this from the draft model's own settings, where a
+    """Drafts of exactly ``tokens`` tokens by a model. Transformers reads this from the draft model's own settings: a
     confidence that is not set means 0.4 and would end drafts early; 0 turns it off."""
     settings: Any = model.generation_config
     settings.num_assistant_tokens = tokens

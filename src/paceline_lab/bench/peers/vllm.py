@@ -1,4 +1,4 @@
-"""vLLM, in an environment of its own, since it wants other versions of what we want: a process there writes the texts.
+"""vLLM, in a separate environment, since it needs other versions of our libraries: a process there writes the texts.
 
 The environment is named by its Python, by the option ``python`` or by ``PACELINE_VLLM``.
 """
@@ -32,10 +32,10 @@ from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Writ
 
 PYTHON = "PACELINE_VLLM"
 PACKAGE = Path(paceline.__file__).parent
-"""What drafts in vLLM, for an environment that does not have it."""
+"""The package that drafts in vLLM, for an environment that does not have it."""
 ENGINE = Path(__file__).with_name("vllm_engine.py")
 FIND = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
-"""What a Python runs to say by its exit code whether it has vLLM; to import that takes seconds."""
+"""The code by whose exit code a Python says whether it has vLLM; importing it would take seconds."""
 CONTEXT = 4096
 """The longest context: vLLM allocates the rows of a whole one at the start."""
 DTYPES = "float32", "bfloat16", "float16"
@@ -54,7 +54,7 @@ class Engine:
         """``engine`` is what vLLM's ``LLM`` is made with. `Missing` where it does not start."""
         leaving = ExitStack()
         place = Path(leaving.enter_context(tempfile.TemporaryDirectory()))
-        (place / PACKAGE.name).symlink_to(PACKAGE)  # what lies beside it is for another environment
+        (place / PACKAGE.name).symlink_to(PACKAGE)  # the folders beside it are for another environment
         room = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
         environment = {**os.environ, "PYTHONPATH": str(place), "VLLM_CPU_KVCACHE_SPACE": room}
         if threads is not None:
@@ -200,7 +200,7 @@ def check_installed(name: str, options: Mapping[str, str]) -> None:
     except OSError as error:
         raise Missing(f"vLLM's Python {python} does not start: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        lacks = 0  # what it lacks will be seen when it starts
+        lacks = 0  # missing packages will be reported when it starts
     if lacks:
         raise Missing(f"vLLM is not installed in the environment of {python}; 'pip install vllm' there")
 
@@ -208,7 +208,7 @@ def check_installed(name: str, options: Mapping[str, str]) -> None:
 def _python(name: str, options: Mapping[str, str]) -> str:
     python = options.get("python") or os.environ.get(PYTHON)
     if not python:
-        raise Missing(f"vLLM has an environment of its own; name its Python: {name}:python=FILE, or {PYTHON}=FILE")
+        raise Missing(f"vLLM has a separate environment; name its Python: {name}:python=FILE, or {PYTHON}=FILE")
     return python
 
 
@@ -229,7 +229,7 @@ def make(name: str, terms: Terms) -> TextContestant:
 
 
 def _speculative(name: str, terms: Terms) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What drafts, as vLLM's engine takes it and as readers do."""
+    """The drafter, as vLLM's engine takes it and in words."""
     count = terms.whole("tokens", terms.draft_tokens or Lookup.nodes, MOST)
     config: dict[str, Any] = {"method": name.removeprefix("vllm-"), "num_speculative_tokens": count}
     if name == "vllm-ngram":

@@ -84,7 +84,7 @@ def counts(engine: Any) -> dict[str, int]:
 
 
 def latencies(stats: Any, now: float) -> dict[str, float]:
-    """What vLLM knows of a request that has ended, by the names that it publishes."""
+    """vLLM's metrics of a request that has ended, by its names."""
     if stats is None:
         return {}
     return {

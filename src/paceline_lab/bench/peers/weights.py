@@ -1,4 +1,4 @@
-"""What the peers of a run share: the weights of the target and of its draft models, each copied once.
+"""The weights that the peers of a run share: those of the target and of its draft models, each copied once.
 
 A target that is loaded by name has its weights arranged for our own kernels; other libraries want them in ordinary
 layers, or in a folder that they load themselves.
@@ -31,7 +31,7 @@ from paceline_lab.bench.run.contestant import Missing
 
 T = TypeVar("T")
 FOREIGN = "pocket-foreign"
-"""The bundled draft model that has a tokenizer of its own."""
+"""The bundled draft model that has another tokenizer."""
 
 
 def ordinary(target: Target) -> PreTrainedModel:
@@ -46,7 +46,7 @@ def ordinary(target: Target) -> PreTrainedModel:
     else:
         model.tie_weights()
     model.generation_config = GenerationConfig()
-    same = target.exact or HFTarget(model).fingerprint() == target.fingerprint()  # integers have one of their own
+    same = target.exact or HFTarget(model).fingerprint() == target.fingerprint()  # integers have another fingerprint
     assert same, "both sides have the same weights"
     return model
 
@@ -156,7 +156,7 @@ class PeerWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a peer is made from."""
+    """The parts from which a peer is made."""
 
     name: str
     """The spec, by which tables call it."""
@@ -189,7 +189,7 @@ class TextReader(ABC):
 
     @abstractmethod
     def rewind(self, length: int) -> None:
-        """Forget all but so many tokens of the text."""
+        """Forget all but ``length`` tokens of the text."""
 
     @abstractmethod
     def logits(self, row: int) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -22,7 +22,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Warnings:
-    """What to know first."""
+    """The first things to know."""
 
     said: Sequence[str]
     kind: str = "warnings"
@@ -131,8 +131,8 @@ class Part:
 
     key: str
     kicker: str
-    """What stands above the headline."""
+    """The line above the headline."""
     headline: str
     more: str
-    """What stands below it."""
+    """The lines below it."""
     sections: Sequence[Section]

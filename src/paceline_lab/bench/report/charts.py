@@ -1,4 +1,4 @@
-"""Charts by matplotlib, as SVG that stands in a page.
+"""Charts by matplotlib, as SVG inside a page.
 
 A chart is narrow enough that its text can be read on a phone. Colours are roles: the style sheet has each of them in
 light and dark. Legends stand outside, in the page, where they can wrap; a mark shows its numbers when pointed at.
@@ -81,7 +81,7 @@ class Interval:
     label: str
 
 
-def intervals(title: str, told: str, rows: Sequence[Interval], caption: str) -> Chart:
+def intervals(title: str, description: str, rows: Sequence[Interval], caption: str) -> Chart:
     """Values, none below 0, with their intervals, one below the other, and a line at 1, where nothing is gained."""
     found = [row.found for row in rows]
     bounds = [(one.low, one.high) if one.bounded else (one.value, one.value) for one in found]
@@ -103,7 +103,7 @@ def intervals(title: str, told: str, rows: Sequence[Interval], caption: str) -> 
         _scale(axes, "x", steps)
 
     size = (WIDTH, 38 * len(rows) + 30)
-    return Chart(_svg(title, _listed(told, rows), draw, size, (18, 20, 0, 22)), caption)
+    return Chart(_svg(title, _listed(description, rows), draw, size, (18, 20, 0, 22)), caption)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Bar:
 
 
 def bars(
-    title: str, told: str, rows: Sequence[Bar], unit: str, caption: str, legend: Mapping[str, str] | None = None
+    title: str, description: str, rows: Sequence[Bar], unit: str, caption: str, legend: Mapping[str, str] | None = None
 ) -> Chart:
     """Lengths one below the other, each made of parts."""
     longest = max((sum(length for _, length, _ in row.parts) for row in rows), default=0.0)
@@ -131,10 +131,12 @@ def bars(
         _scale(axes, "x", _steps(0, longest or 1.0, 4), unit)
 
     size = (WIDTH, 40 * len(rows) + 30)
-    return Chart(_svg(title, _listed(told, rows), draw, size, (8, 26, 0, 22)), caption, parts=legend)
+    return Chart(_svg(title, _listed(description, rows), draw, size, (8, 26, 0, 22)), caption, parts=legend)
 
 
-def histogram(title: str, told: str, shares: Sequence[float], mean: float, top: float, number: int, more: bool) -> str:
+def histogram(
+    title: str, description: str, shares: Sequence[float], mean: float, top: float, number: int, more: bool
+) -> str:
     """How often each count came up, from 1 on; the last bar stands for ``more``, too. ``top`` is the highest share of
     all charts that stand together, so that they can be compared. A line shows the mean."""
     counts = range(1, len(shares) + 1)
@@ -150,7 +152,7 @@ def histogram(title: str, told: str, shares: Sequence[float], mean: float, top: 
         axes.set_xticks(counts[::-1][shown], names[::-1][shown])
         axes.set_xlim(0.5, len(shares) + 0.5)
 
-    return _svg(title, told, draw, (SMALL, 136), (42, 6, 10, 22), "small")
+    return _svg(title, description, draw, (SMALL, 136), (42, 6, 10, 22), "small")
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class Scales:
     """Whether the axis at the left goes from 0 to 100%."""
 
 
-def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height: int) -> Chart:
+def plot(title: str, description: str, series: Sequence[Series], scales: Scales, height: int) -> Chart:
     """Points of several entries."""
     points = np.array([point for one in series for point in one.points] + list(scales.line) or [(0.0, 0.0), (1.0, 1.0)])
     zero = [0.0] if scales.zero else []
@@ -216,16 +218,16 @@ def plot(title: str, told: str, series: Sequence[Series], scales: Scales, height
         axes.annotate(scales.words[0], (WIDTH - 8, 5), xycoords="figure points", ha="right", color=CODES["soft"])
         axes.annotate(scales.words[1], (4, height - 15), xycoords="figure points", color=CODES["soft"])
 
-    svg = _svg(title, told, draw, (WIDTH, height), (48, 20, 26, 42))
+    svg = _svg(title, description, draw, (WIDTH, height), (48, 20, 26, 42))
     return Chart(svg, entries=[(one.number, one.name) for one in series])
 
 
-def _listed(told: str, rows: Sequence[Interval | Bar]) -> str:
-    return f"{told}: {'; '.join(f'{row.name} {row.label}' for row in rows)}."
+def _listed(description: str, rows: Sequence[Interval | Bar]) -> str:
+    return f"{description}: {'; '.join(f'{row.name} {row.label}' for row in rows)}."
 
 
 def _steps(low: float, high: float, about: int) -> list[float]:
-    """Round numbers, about so many, of which the first is not above ``low`` and the last not below ``high``."""
+    """About ``about`` round numbers, of which the first is not above ``low`` and the last not below ``high``."""
     if not high > low:
         high = low + (abs(low) or 1.0)
     found = MaxNLocator(about, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
@@ -259,7 +261,7 @@ def _tips(*words: str) -> str:
 
 
 def _svg(
-    title: str, told: str, draw: Callable[[Axes], None], size: tuple[int, int], margins: Margins, kind: str = ""
+    title: str, description: str, draw: Callable[[Axes], None], size: tuple[int, int], margins: Margins, kind: str = ""
 ) -> str:
     """A whole SVG, with its name and what it shows in words."""
     (width, height), (left, right, top, bottom) = size, margins
@@ -273,7 +275,7 @@ def _svg(
         figure.savefig(written, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     root = ElementTree.fromstring(written.getvalue())
     found = ElementTree.Element("svg", {"class": f"chart {kind}", "viewBox": f"0 0 {width} {height}", "role": "img"})
-    for name, words in (("title", title), ("desc", told)):
+    for name, words in (("title", title), ("desc", description)):
         ElementTree.SubElement(found, name).text = words.translate(CLEAR)
     found.extend(root.findall("{*}g"))
     _clean(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline_lab.bench.compare import TOLD, TOO_FEW, Between, Finding, RatioName, across
+from paceline_lab.bench.compare import DISTINCT, TOO_FEW, Between, Finding, RatioName, across
 from paceline_lab.bench.report.blocks import Block, Group, Part, Section, Table, TableCell, Text, Warnings, by_method
 from paceline_lab.bench.report.charts import Interval, intervals
 from paceline_lab.bench.report.words import ALL, NOTHING, counted, interval, labelled, listed, short, times
@@ -36,10 +36,10 @@ def comparison(summaries: Sequence[Summary]) -> Part:
 
 def _headline(found: Sequence[Between]) -> str:
     findings = [one for between in found for one in between.findings]
-    overall = [said for between in found if (said := _told(between))]
+    overall = [said for between in found if (said := _moved(between))]
     if overall:
         said = " ".join(overall)
-    elif any(one.call in TOLD for one in findings):
+    elif any(one.call in DISTINCT for one in findings):
         said = "Overall no method became faster or slower, but in single tasks some did."
     elif any(one.call is RatioName.SAME for one in findings):
         said = "No method became faster or slower, as far as these runs can tell."
@@ -60,12 +60,12 @@ def _why(found: Sequence[Between]) -> str:
     return f"no method but {found[0].run.base} is in both"
 
 
-def _told(between: Between) -> str:
+def _moved(between: Between) -> str:
     """Entries with another speed-up than before, over all tasks, in a sentence; empty where there is none."""
     moved = [
         f"{short(one.entry)} is {one.call} ({times(one.ratio.value)}, {interval(one.ratio)})"
         for one in between.findings
-        if one.task is None and one.call in TOLD
+        if one.task is None and one.call in DISTINCT
     ]
     return f"In {short(between.run.run.name)}, {listed(moved)} than in {short(between.base.run.name)}." if moved else ""
 

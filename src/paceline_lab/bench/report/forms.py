@@ -31,7 +31,7 @@ MARKUP = re.compile(r"([\`*_\[\]#|~$@])")
 
 
 def report_page(title: str, parts: Sequence[Part], mark: str) -> str:
-    """The whole page. ``mark`` stands in its head, and is not seen."""
+    """The whole page. ``mark`` is in its head, and is not visible."""
     return _page(title, mark, parts=parts)
 
 

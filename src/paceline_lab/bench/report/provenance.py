@@ -68,7 +68,7 @@ def _contestant(entry: Mapping[str, Any]) -> Table:
 
 
 def _warmed(found: Any) -> Any:
-    """What a warm-up showed: whether greedy texts are plain decoding's."""
+    """The result of a warm-up: whether greedy texts are plain decoding's."""
     if not isinstance(found, Mapping) or "same" not in found:
         return found
     if found["same"]:

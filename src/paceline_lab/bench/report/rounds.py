@@ -38,7 +38,7 @@ PARTS = {
 LATENCY_PARTS = {"first": "until the first token", "later": "from there to the last"}
 BOTH = [(which, f"p{percent}") for which in ("first", "last") for percent in PERCENTILES]
 ABOUT_ROUNDS = (
-    "A round is one call of the model; it brings what was accepted of the draft and one token of the model's own. "
+    "A round is one call of the model; it brings the accepted part of the draft and one token of the model's own. "
     "The line is the mean. Plain decoding brings one token in every round."
 )
 ABOUT_WORDS = (
@@ -47,7 +47,7 @@ ABOUT_WORDS = (
     "share of rounds that drafted; a stall is a round of more than five times the method's median."
 )
 ABOUT_POSITIONS = (
-    "Of the rounds with a draft, the share that accepted at least so many of its tokens. The larger a mark, the more "
+    "Of the rounds with a draft, the share that accepted at least this many tokens. The larger a mark, the more "
     "drafts went so deep; the small numbers of the table tell how many."
 )
 
@@ -55,13 +55,13 @@ ABOUT_POSITIONS = (
 def per_round(summary: Summary) -> Iterator[Block]:
     """How many tokens a round brought, a chart for each method."""
     entries = entries_of(summary)
-    told = [(n, entry, figures) for n, entry, figures in entries if figures.rounds_by_tokens]
-    if not told:
+    recorded = [(n, entry, figures) for n, entry, figures in entries if figures.rounds_by_tokens]
+    if not recorded:
         yield Text("No contestant of this run recorded its rounds.")
         return
-    longest = max(max(figures.rounds_by_tokens) for _, _, figures in told)
+    longest = max(max(figures.rounds_by_tokens) for _, _, figures in recorded)
     last, more = max(2, min(MANY, longest)), longest > MANY
-    shares = {entry: _shares(figures, last) for _, entry, figures in told}
+    shares = {entry: _shares(figures, last) for _, entry, figures in recorded}
     # plain decoding's rounds are all of one token: a bar as high as the page, which would flatten the others
     top = max((max(found) for entry, found in shares.items() if entry != summary.base), default=1.0)
 
@@ -75,10 +75,10 @@ def per_round(summary: Summary) -> Iterator[Block]:
     def cells(entry: str, figures: Figures) -> list[TableCell | str]:
         return [number(figures.tokens_per_round), *(TableCell(share(s) if s else "", bar=s) for s in shares[entry])]
 
-    yield Group([chart(*one) for one in told if one[1] != summary.base or len(told) == 1], "many")
+    yield Group([chart(*one) for one in recorded if one[1] != summary.base or len(recorded) == 1], "many")
     yield Text(ABOUT_ROUNDS)
     head = ["mean", *map(str, range(1, last)), f"{last}+" if more else str(last)]
-    yield by_method("Share of rounds by the number of tokens that they brought", head, told, cells)
+    yield by_method("Share of rounds by the number of tokens that they brought", head, recorded, cells)
     yield from _words(entries)
 
 
@@ -116,15 +116,15 @@ def _words(entries: Entries) -> Iterator[Block]:
 
 def by_position(summary: Summary) -> Iterator[Block]:
     """How deep drafts are accepted."""
-    told = [(n, entry, f) for n, entry, f in entries_of(summary) if f.acceptance_per_position]
-    if not told:
+    drafting = [(n, entry, f) for n, entry, f in entries_of(summary) if f.acceptance_per_position]
+    if not drafting:
         yield Text("No contestant of this run drafted and recorded its rounds, so there is no acceptance by position.")
         return
-    deepest = max(len(f.acceptance_per_position) for _, _, f in told)
-    said = "; ".join(f"{entry}: {', '.join(map(share, f.acceptance_per_position))}" for _, entry, f in told)
+    deepest = max(len(f.acceptance_per_position) for _, _, f in drafting)
+    said = "; ".join(f"{entry}: {', '.join(map(share, f.acceptance_per_position))}" for _, entry, f in drafting)
     words = ("position in the draft", "accepted at least so deep")
     scales = Scales(words, places=range(1, deepest + 1, -(-deepest // 12)), percent=True)
-    chart = plot("Acceptance by position", said, [_series(*one) for one in told], scales, 260)
+    chart = plot("Acceptance by position", said, [_series(*one) for one in drafting], scales, 260)
 
     def cells(_: str, f: Figures) -> list[TableCell]:
         places = zip(f.acceptance_per_position, f.drafted_per_position, strict=True)
@@ -132,7 +132,7 @@ def by_position(summary: Summary) -> Iterator[Block]:
         return found + [TableCell("")] * (deepest - len(found))
 
     caption = "Share of drafts accepted so deep; beneath, the share of drafts that went so deep"
-    table = by_method(caption, list(map(str, range(1, deepest + 1))), told, cells)
+    table = by_method(caption, list(map(str, range(1, deepest + 1))), drafting, cells)
     beside = deepest <= NARROW
     yield Group([chart, Text(ABOUT_POSITIONS), *([table] if beside else [])])
     if not beside:
@@ -163,12 +163,12 @@ def time_split(summary: Summary) -> Iterator[Block]:
         return [TableCell(number(total), bar=total), *(number(parts[entry].get(part)) for part in SPLIT)]
 
     silent = [entry for _, entry, figures in entries if not figures.split]
-    told = f"Other libraries do not report what their time goes to: {listed(silent)}; a bar is their whole call."
+    note = f"Other libraries do not report what their time goes to: {listed(silent)}; a bar is their whole call."
     caption, title = "Milliseconds per token", "Time per token by what it goes to"
     legend = PARTS | ({UNTOLD: "not told apart"} if silent else {})
     chart = bars(title, caption, list(map(bar, parts)), " ms", f"{caption}, the whole call, prefill and all.", legend)
     table = by_method(caption, ["all", *SPLIT], entries, cells)
-    yield Group([chart, table, *([Text(told)] if silent else [])])
+    yield Group([chart, table, *([Text(note)] if silent else [])])
 
 
 def _milliseconds(summary: Summary, figures: Figures) -> dict[str, float]:
@@ -197,8 +197,8 @@ def latency(summary: Summary) -> Iterator[Block]:
         ]
 
     rows = [bar(entry, figures.seconds_first, figures.seconds) for _, entry, figures in entries]
-    told, caption = "Median seconds to the first and the last token", "Medians over texts, in seconds."
-    chart = bars("First and last token", told, rows, " s", caption, LATENCY_PARTS)
+    description, caption = "Median seconds to the first and the last token", "Medians over texts, in seconds."
+    chart = bars("First and last token", description, rows, " s", caption, LATENCY_PARTS)
     yield Group([chart, by_method("Medians, with 95% intervals", ["first token", "whole text"], entries, cells)])
     arrivals = [one for one in entries if one[2].latency]
     if arrivals:
@@ -231,14 +231,14 @@ def energy(summary: Summary) -> Iterator[Block]:
 
 def _joules(metered: Entries, base: str, caption: str) -> Block:
     joules = {entry: f.joules_per_token or 0.0 for _, entry, f in metered}
-    told = {entry: number(value, 3) for entry, value in joules.items()}
+    shown = {entry: number(value, 3) for entry, value in joules.items()}
     rows = [
-        Bar(entry, [("energy", joules[entry], f"{told[entry]} J per token")], f"{told[entry]} J") for entry in joules
+        Bar(entry, [("energy", joules[entry], f"{shown[entry]} J per token")], f"{shown[entry]} J") for entry in joules
     ]
 
     def cells(entry: str, f: Figures) -> list[TableCell | str]:
         of_plain = number(joules[entry] / joules[base]) if joules.get(base) else NOTHING
-        return [TableCell(told[entry], bar=joules[entry]), of_plain, size(f.peak_bytes)]
+        return [TableCell(shown[entry], bar=joules[entry]), of_plain, size(f.peak_bytes)]
 
     chart = bars(caption, caption, rows, " J", f"{caption}.")
     return Group([chart, by_method(caption, ["joules", "of plain's", "peak memory"], metered, cells)])

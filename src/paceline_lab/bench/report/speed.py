@@ -57,11 +57,11 @@ def glance(summary: Summary) -> Table:
         tiles["tokens per round"] = TableCell(number(main.tokens_per_round), short(main.entry))
     if (equal := equal_texts(summary)) is not None:
         tiles["texts equal to plain's"] = TableCell(*equal)
-    told = [f for f in (main, base) if f is not None and f.joules_per_token is not None]
-    if told:
+    metered = [f for f in (main, base) if f is not None and f.joules_per_token is not None]
+    if metered:
         how = "measured" if summary.run.about.energy.get("measured") else "estimated"
-        beside = f"; plain {number(told[1].joules_per_token)}" if len(told) > 1 else ""
-        tiles["joules per token"] = TableCell(number(told[0].joules_per_token), how + beside)
+        beside = f"; plain {number(metered[1].joules_per_token)}" if len(metered) > 1 else ""
+        tiles["joules per token"] = TableCell(number(metered[0].joules_per_token), how + beside)
     return Table("", ["figure", "value"], [Row(name, [cell]) for name, cell in tiles.items()], "tiles")
 
 
@@ -91,8 +91,8 @@ def _chart(summary: Summary) -> Chart | None:
         for n, entry, figures in entries_of(summary)
         if entry != summary.base and figures.speed_up is not None
     ]
-    told = "Speed-up over plain decoding with 95% intervals"
-    return intervals("Speed-up by method", told, rows, DRAWN) if rows else None
+    description = "Speed-up over plain decoding with 95% intervals"
+    return intervals("Speed-up by method", description, rows, DRAWN) if rows else None
 
 
 def _fastest(summary: Summary, task: str | None, language: str | None) -> str | None:
@@ -169,8 +169,8 @@ def fit(summary: Summary) -> Iterator[Block]:
     points = [] if line is None else [(x, line.intercept + line.slope * x) for x in ends]
     scales, by = Scales(("tokens per round", "speed-up"), level=1.0, line=points), ["number", "entry"]
     series = [_series(n, entry, its) for (n, entry), its in shown.groupby(by)]
-    told = f"A point for each prompt and method. {said}"
-    chart = plot("Speed-up against tokens per round", told, series, scales, 320)
+    description = f"A point for each prompt and method. {said}"
+    chart = plot("Speed-up against tokens per round", description, series, scales, 320)
     groups = [(n, entry, its) for (n, entry), its in prompts.groupby(by)]
     yield Group([chart, Text(said), by_method("Lines of each method alone", ["prompts", "line", "r²"], groups, _cells)])
 
@@ -190,8 +190,8 @@ def _prompts(summary: Summary) -> pd.DataFrame:
 
 def _series(n: int, entry: str, prompts: pd.DataFrame) -> Series:
     points = list(zip(prompts.per_round, prompts.speed_up, strict=True))
-    told = zip(prompts.prompt, points, strict=True)
-    tips = [f"{entry}, {prompt}: {times(y)} at {number(x)} tokens per round" for prompt, (x, y) in told]
+    places = zip(prompts.prompt, points, strict=True)
+    tips = [f"{entry}, {prompt}: {times(y)} at {number(x)} tokens per round" for prompt, (x, y) in places]
     return Series(n, entry, points, tips)
 
 

@@ -54,7 +54,7 @@ def equality(summary: Summary) -> Iterator[Block]:
 
 
 def pictured(record: Record, *, most: int | None = None) -> TokenPicture:
-    """A record as a picture; ``most`` cuts it after so many tokens, at the end of a round."""
+    """A record as a picture; ``most`` cuts it after that many tokens, at the end of a round."""
     pieces = tuple(_pieces(record))
     if most is not None and len(pieces) > most:
         last = pieces[most - 1].round
@@ -73,13 +73,13 @@ def _pieces(record: Record) -> Iterator[Piece]:
         if token is None:
             yield Piece(text or "", None, "", round=which)
             continue
-        told = (source or "", rounds["drafted"][which], rounds["refused"][which]) if len(emitted) else None
-        kind = Kind.UNTOLD if told is None else Kind.of(*told)
+        round_of_token = (source or "", rounds["drafted"][which], rounds["refused"][which]) if len(emitted) else None
+        kind = Kind.UNTOLD if round_of_token is None else Kind.of(*round_of_token)
         yield Piece(text or "", token, source or "", round=which, kind=kind, score=score or 0.0)
 
 
 def figures_of(summary: Summary, text: int) -> str:
-    """What is said of one text, by its number in the run."""
+    """The caption of one text, by its number in the run."""
     record, row = summary.run.records[text], summary.texts.loc[text]
     said = [counted(len(record.tokens), "token")]
     if row.rounds > 0:
@@ -112,7 +112,7 @@ def shown(summary: Summary, text: int, *, most: int | None = None, link: str = "
 
 @lru_cache(maxsize=4)
 def source_numbers(summary: Summary) -> Mapping[str, int]:
-    """Every source of a run by a number of its own; 0 is the model itself."""
+    """Every source of a run -> its number; 0 is the model itself."""
     records = (summary.run.records[text] for text in in_order(summary, range(len(summary.run.records))))
     sources = dict.fromkeys(source for record in records for source in record.sources if source)
     return {"": 0, **{source: place for place, source in enumerate(sources, start=1)}}
@@ -140,7 +140,7 @@ def typical(summary: Summary) -> list[int]:
 
 
 def quoted(summary: Summary, prompt: str, turn: int) -> list[Block]:
-    """What was asked, where the run still has it."""
+    """The prompt, if the run still has it."""
     known = summary.run.prompts.get(prompt)
     if known is None:
         return []

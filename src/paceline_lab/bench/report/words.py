@@ -19,7 +19,7 @@ DEFAULT = "auto"
 LONGEST = 44
 """Characters of a name in a sentence."""
 WIDEST = 4
-"""An interval whose ends lie so many times apart says nothing of a speed."""
+"""The ratio of an interval's ends from which it says nothing of a speed."""
 
 
 def times(value: float | None) -> str:
@@ -92,7 +92,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def short(name: str, most: int = LONGEST) -> str:
-    """A name in at most so many letters, of which wide ones count twice. Names differ at both ends, so the middle of a
+    """A name in at most ``most`` letters, of which wide ones count twice. Names differ at both ends, so the middle of a
     long one is left out."""
     halves = (name[: (n + 1) // 2] + "…" + name[len(name) - n // 2 :] for n in range(len(name) - 1, 0, -1))
     return name if cell_len(name) <= most else next((half for half in halves if cell_len(half) <= most), name[:1])
@@ -118,18 +118,18 @@ def best_of(
 
 def _measured(summary: Summary, task: str | None, language: str | None, ours: bool | None) -> list[Figures]:
     """The figures of a cell that have a speed-up, of our methods, of the peers or of both."""
-    told = {entry["name"]: bool(entry.get("ours", True)) for entry in summary.run.about.entries}
+    is_ours = {entry["name"]: bool(entry.get("ours", True)) for entry in summary.run.about.entries}
     return [
         figures
         for entry in summary.entries
-        if entry != summary.base and ours in (None, told.get(entry))
+        if entry != summary.base and ours in (None, is_ours.get(entry))
         if (figures := summary.figures(entry, task, language)) is not None and figures.speed_up is not None
     ]
 
 
 def main_of(summary: Summary) -> Figures | None:
-    """The method of ours that stands for the run: the default one, or else the first that was asked for. Not the
-    fastest: the fastest of several was partly lucky, and the more so the fewer prompts there are."""
+    """Our method that represents the run: the default one, or else the first that was requested. Not the fastest: part
+    of the lead of the fastest of several is chance, the more so the fewer prompts there are."""
     measured = _measured(summary, None, None, True)
     methods = {entry["name"]: str(entry.get("method") or entry["name"]) for entry in summary.run.about.entries}
     return min(measured, key=lambda figures: methods.get(figures.entry) != DEFAULT, default=None)
@@ -140,7 +140,7 @@ def speed_up_of(figures: Figures) -> Estimate:
     return figures.speed_up
 
 
-def told(found: Estimate) -> str:
+def with_interval(found: Estimate) -> str:
     """A speed-up with its interval."""
     bounds = interval(found)
     return (
@@ -149,7 +149,7 @@ def told(found: Estimate) -> str:
 
 
 def headline(summary: Summary) -> str:
-    """What was found, in a sentence, good news or bad."""
+    """The result in a sentence, good news or bad."""
     model = model_name(summary)
     if not summary.run.records:
         return f"Nothing has been written yet on {model}."
@@ -164,12 +164,12 @@ def headline(summary: Summary) -> str:
         there = f"{name} ran at {times(found.value)} plain decoding's speed there"
         return f"On {model}, one prompt was measured, so there is no interval: {there}."
     if found.low > 1:
-        return f"On {model}, {name} writes {told(found).replace('×', '× as fast as plain decoding', 1)}."
+        return f"On {model}, {name} writes {with_interval(found).replace('×', '× as fast as plain decoding', 1)}."
     if found.high > WIDEST * found.low:
         unknown = f"so few prompts do not show whether {name} is faster than plain decoding"
-        return f"On {model}, {unknown}: it ran at {told(found)}."
+        return f"On {model}, {unknown}: it ran at {with_interval(found)}."
     chance = "" if found.excludes(1) else " beyond chance"
-    return f"On {model}, {name} was not faster than plain decoding{chance}: it ran at {told(found)}."
+    return f"On {model}, {name} was not faster than plain decoding{chance}: it ran at {with_interval(found)}."
 
 
 def _best(summary: Summary) -> str:
@@ -182,25 +182,27 @@ def _best(summary: Summary) -> str:
         found = summary.figures(first)
         if first == main.entry or found is None:
             return f"It was the fastest of {len(methods)} methods."
-        return f"The fastest of {len(methods)} methods was {short(first)}, at {told(speed_up_of(found))}."
+        return f"The fastest of {len(methods)} methods was {short(first)}, at {with_interval(speed_up_of(found))}."
     if too_few(summary):
         return f"These are too few prompts to name a best of {len(methods)} methods."
     return f"None of {len(methods)} methods was faster than all others beyond chance."
 
 
 def second_sentences(summary: Summary) -> str:
-    """What qualifies the headline: the fastest method, a faster peer, the other way to take a mean, and what the
+    """Qualifications of the headline: the fastest method, a faster peer, the other way to take a mean, and what the
     numbers were taken on."""
     said = [_best(summary)]
     main, peer = main_of(summary), best_of(summary, ours=False)
     if peer is not None and speed_up_of(peer).value > (1.0 if main is None else speed_up_of(main).value):
-        ran = told(speed_up_of(peer)).replace("×", "× our plain decoding", 1)
+        ran = with_interval(speed_up_of(peer)).replace("×", "× our plain decoding", 1)
         chance = "" if speed_up_of(peer).excludes(1) else ", which may be chance"
         said.append(f"Another library was faster: {short(peer.entry)} ran at {ran}{chance}.")
     if main is not None and main.speed_up_of_means is not None:
         other, found = main.speed_up_of_means, speed_up_of(main)
         if (other.value > 1) != (found.value > 1):
-            said.append(f"Taken over all tokens together, not text by text, {short(main.entry)} ran at {told(other)}.")
+            said.append(
+                f"Taken over all tokens together, not text by text, {short(main.entry)} ran at {with_interval(other)}."
+            )
     recipe, about = summary.run.about.recipe, summary.run.about
     prompts = len({record.prompt for record in summary.run.records})
     how = "every method followed plain decoding's text" if recipe.get("follow") else "every method wrote freely"

@@ -28,13 +28,13 @@ class Job:
     eos: frozenset[int]
     """Tokens that end the text; the one that did is part of it."""
     script: Ints | None = None
-    """All tokens of plain decoding's text, prompt included, where it is to be followed."""
+    """All tokens of plain decoding's text, prompt included, if it should be followed."""
     arrives: float = 0.0
     """Of texts that are written together: seconds after the beginning."""
     until: float | None = None
     """When the clock has passed this, no further round begins."""
     enough: int | None = None
-    """With so many tokens, no further round begins. Unlike the limit, it cuts no draft."""
+    """Once a text has this many tokens, no further round begins. Unlike the limit, it cuts no draft."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Written:
     """Drafted tokens that were scored, and those that were accepted, of another library that counts them."""
     accepted: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    """What another library publishes of the text, by its own names."""
+    """Another library's metrics of the text, by its own names."""
     sources: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     seconds_prefill: float | None = None
@@ -87,7 +87,7 @@ class Written:
 
     @classmethod
     def of(cls, job: Job, tokens: list[int], deliveries: list[tuple[int, float]], room: int, forwards: int) -> Self:
-        """Of another library, which had ``room`` for so many tokens."""
+        """Of another library, which had ``room`` for that many tokens."""
         ended = bool(tokens) and tokens[-1] in job.eos
         finish = "eos" if ended else "length" if room == job.max_new_tokens else "context"
         return cls(tokens=tokens, deliveries=deliveries, forwards=forwards, finish=finish)

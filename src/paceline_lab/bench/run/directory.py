@@ -78,8 +78,8 @@ def begin(path: Path, about: About, prompts: Sequence[Prompt] = ()) -> Run:
         write_about(run)
         return run
     run = Run(path, _about(path), [], by_key, about.sittings)
-    if (told := _difference(run.about, about)) is not None:
-        raise InputError(f"{path} holds another run ({told}); give another --out, or the options of that one")
+    if (difference := _difference(run.about, about)) is not None:
+        raise InputError(f"{path} holds another run ({difference}); give another --out, or the options of that one")
     if list(_prompts(path).values()) != list(prompts):
         raise InputError(f"{path} holds another run (the prompts of the suite have changed since); give another --out")
     run.records, size = _records(run)
@@ -141,7 +141,7 @@ def _about(path: Path) -> About:
 
 
 def _prompts(path: Path) -> dict[str, Prompt]:
-    """What was to be written."""
+    """The prompts of a run, by their keys."""
     file = path / PROMPTS
     found = dict[str, Prompt]()
     for number, line in enumerate(_contents(file).splitlines(), start=1):

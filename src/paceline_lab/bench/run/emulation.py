@@ -31,7 +31,7 @@ class Replay:
     starts: dict[str, int]
 
     def prompt(self, prompt: Prompt, turn: int, answers: Sequence[str]) -> Ints:
-        """The ids of a text up to where it is to be written on."""
+        """The ids of a text up to where writing begins."""
         return self.texts[prompt.key][: self.starts[prompt.key]]
 
     @property
@@ -59,8 +59,8 @@ def replay(workload: Workload, model: str | Path) -> Replay:
 
 
 def _refuse_alike(texts: dict[str, Ints], starts: dict[str, int]) -> None:
-    """Texts are told apart by what is read before the first round, all of a prompt but its last token; one that begins
-    like another would be taken for it."""
+    """Texts are recognised by the tokens read before the first round, all of a prompt but its last; one that begins
+    like another would be mistaken for it."""
     for key, text in texts.items():
         read = text[: max(1, starts[key] - 1)]
         for other, twin in texts.items():
@@ -83,7 +83,7 @@ class ReplayedText:
 
 
 def replayed(given: Replay, method: str, budget: int) -> Iterator[ReplayedText]:
-    """Every text of a replay by a method, whose drafts have up to so many tokens.
+    """Every text of a replay by a method, whose drafts have up to ``budget`` tokens.
     `paceline_make.dictionary.emulator` counts the same without the engine."""
     drafter = make_drafter(method)
     with ExitStack() as leaving:

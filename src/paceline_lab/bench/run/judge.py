@@ -38,25 +38,29 @@ class Judge:
         self._rule = rule
         self._rescorer = Rescorer(target)
 
-    def find(self, who: TextContestant, written: Written, job: Job, plain: list[int]) -> Judgement:
+    def find(self, contestant: TextContestant, written: Written, job: Job, plain: list[int]) -> Judgement:
         """The judgement of a text; ``plain`` is plain decoding's."""
-        if job.script is not None and who.ours:
+        if job.script is not None and contestant.ours:
             place = first_difference(written.tokens, job.script[len(job.prompt) :].tolist())
             return Judgement(TextVerdict.FOLLOWED if place is None else TextVerdict.BUG, place, len(written.flips))
-        if not self._comparable(who, job.sampling):
+        if not self._comparable(contestant, job.sampling):
             return Judgement(TextVerdict.OWN)
         tokens = cut(written.tokens, job)
         place = first_difference(tokens, plain)
-        return Judgement(TextVerdict.EQUAL if place is None else self._explain(who, tokens, job, plain, place), place)
+        return Judgement(
+            TextVerdict.EQUAL if place is None else self._explain(contestant, tokens, job, plain, place), place
+        )
 
-    def _comparable(self, who: TextContestant, sampling: Sampling) -> bool:
+    def _comparable(self, contestant: TextContestant, sampling: Sampling) -> bool:
         """Whether a text must be plain decoding's: always where it is greedy, and with ours also where it is sampled,
         since the same seed gives the same text under the coupled rule."""
-        return sampling.greedy or (who.ours and self._rule is Rule.COUPLED)
+        return sampling.greedy or (contestant.ours and self._rule is Rule.COUPLED)
 
-    def _explain(self, who: TextContestant, tokens: list[int], job: Job, plain: list[int], place: int) -> TextVerdict:
+    def _explain(
+        self, contestant: TextContestant, tokens: list[int], job: Job, plain: list[int], place: int
+    ) -> TextVerdict:
         if place >= min(len(tokens), len(plain)):  # one ends where the other goes on, which no rounding explains
-            return TextVerdict.BUG if who.ours else TextVerdict.DIFFERENT
+            return TextVerdict.BUG if contestant.ours else TextVerdict.DIFFERENT
         ending = Ending(max_new_tokens=place + 1, eos=job.eos, context_length=self._target.context_length)
         rows = self._target.open(len(job.prompt) + place + 1)
         try:
@@ -67,4 +71,4 @@ class Judge:
             return TextVerdict.NOT_RESCORED
         flip = Flip(len(job.prompt) + place, tokens[place], plain[place])
         found = VERDICTS[self._rescorer.judge(flip, recording)]
-        return TextVerdict.DIFFERENT if found is TextVerdict.BUG and not who.ours else found
+        return TextVerdict.DIFFERENT if found is TextVerdict.BUG and not contestant.ours else found

@@ -21,7 +21,7 @@ DIGITS = 7
 
 
 def kept(
-    who: TextContestant,
+    contestant: TextContestant,
     prompt: Prompt,
     job: Job,
     written: Written,
@@ -36,7 +36,7 @@ def kept(
     if rounds is not None and not measured["seconds"]:  # by a clock that stands still
         rounds = [_timeless(one) for one in rounds]
     return Record(
-        entry=who.name,
+        entry=contestant.name,
         prompt=prompt.key,
         task=prompt.task,
         language=prompt.language,

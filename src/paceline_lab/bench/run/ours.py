@@ -101,7 +101,7 @@ class Ours(TextContestant):
         }
 
     def session(self, job: Job) -> Session:
-        """A text about to be written, on rows of its own."""
+        """A text about to be written, on new rows."""
         limit = self.target.context_length
         ending = Ending(max_new_tokens=job.max_new_tokens, eos=job.eos, context_length=limit)
         context = Context(job.prompt, job.sampling, ending)
@@ -155,8 +155,8 @@ class Together:
     their tokens count as decoding, for any of the texts.
     """
 
-    def __init__(self, who: Ours, jobs: Sequence[Job], clock: Clock) -> None:
-        self._who, self._clock = who, clock
+    def __init__(self, contestant: Ours, jobs: Sequence[Job], clock: Clock) -> None:
+        self._contestant, self._clock = contestant, clock
         self._guests = [Guest(job) for job in jobs]
         self._seated: dict[Session, Guest] = {}
         self._busy = self._apart = 0.0
@@ -165,7 +165,7 @@ class Together:
         """Write each text from its arrival on, as soon as there is a seat."""
         coming, started, before = deque(self._guests), self._clock(), 0.0
         try:
-            with Batch(self._who.target, at_once=at_once) as batch:
+            with Batch(self._contestant.target, at_once=at_once) as batch:
                 while coming or self._seated:
                     now = self._clock() - started
                     while coming and coming[0].job.arrives <= now and len(self._seated) < at_once:
@@ -184,7 +184,7 @@ class Together:
         return [self._written(guest) for guest in self._guests]
 
     def _seat(self, guest: Guest, now: float) -> Session:
-        guest.joined, guest.session = now, self._who.session(guest.job)
+        guest.joined, guest.session = now, self._contestant.session(guest.job)
         self._seated[guest.session] = guest
         return guest.session
 
@@ -231,14 +231,14 @@ def parted(name: str) -> tuple[str, str | None]:
 
 def planner_of(named: str | None, drafter: Drafter) -> str:
     """The planner that a method is measured with: the ``named`` one, ``default`` for the one that users get, or else
-    drafts of its own size."""
+    drafts of the method's own size."""
     if named == DEFAULT or (named is None and not drafter.sized):
         return drafter.planner
     return named or "fixed"
 
 
 def written(session: Session, deliveries: list[tuple[int, float]]) -> Written:
-    """What a session knows of its text."""
+    """The record of a session's text."""
     dice, first = session.dice, session.context.prompt_length
     flips = dice.flips if isinstance(dice, FollowingDice) else []
     return Written(

@@ -34,8 +34,7 @@ from paceline_lab.bench.suites import Prompt, Workload
 WARM_UP = 16
 """Tokens that each contestant writes before it is timed."""
 GRAIN = 256
-"""Devices other than the CPU prepare a forward for every length that they have not seen, rounded up to about so many
-tokens."""
+"""Tokens. Devices other than the CPU prepare a forward for every new length, rounded up to about a multiple of this."""
 
 Encode = Callable[[Prompt, int, Sequence[str]], Ints]
 """A prompt, the number of a turn and the answers so far -> the ids that the answer follows."""
@@ -71,7 +70,7 @@ class Conditions:
 class Parted(NamedTuple):
     """A text of the warm-up that is not plain decoding's."""
 
-    who: TextContestant
+    contestant: TextContestant
     written: Written
     job: Job
     plain: list[int]
@@ -127,16 +126,16 @@ class Referee:
         write_about(self.run)
 
     def units(self) -> Iterator[tuple[Prompt, ...]]:
-        """What is written at a time: a prompt, or as many as make a batch, or all of them where prompts arrive."""
+        """The units of writing: a prompt, or as many as make a batch, or all of them if prompts arrive."""
         prompts = self.workload.prompts
         size = len(prompts) if self.conditions.qps is not None else self.conditions.batch
         yield from (prompts[start : start + size] for start in range(0, len(prompts), max(1, size)))
 
     def _unit(self, race: Race[Work, list[Written]], prompts: Sequence[Prompt], unit: int, repeat: int) -> list[Record]:
         """All turns of these prompts by the contestants of a race, turn by turn."""
-        contestants = {who.name: who for who in self.contestants if who in race.contestants}
-        for who in contestants.values():
-            who.begin()
+        contestants = {contestant.name: contestant for contestant in self.contestants if contestant in race.contestants}
+        for contestant in contestants.values():
+            contestant.begin()
         answers: dict[str, list[str]] = {prompt.key: [] for prompt in prompts}
         records: list[Record] = []
         for turn in range(max(len(prompt.turns) for prompt in prompts)):
@@ -166,7 +165,7 @@ class Referee:
         return Work(jobs, self.conditions.at_once)
 
     def job(self, prompt: Prompt, turn: int, answers: Sequence[str]) -> Job:
-        """What is to be written after a turn. A prompt that leaves no room in the context loses its beginning."""
+        """The text to write after a turn. A prompt that leaves no room in the context loses its beginning."""
         ids, how = self.encode(prompt, turn, answers), self.conditions
         length = min(how.max_new_tokens, self.lengths.get(prompt.key, how.max_new_tokens))
         if how.context_length is not None and len(ids) + length > how.context_length:
@@ -186,9 +185,9 @@ class Referee:
     def _remember(self, units: Sequence[Sequence[Prompt]], repeat: int) -> None:
         """Begin a pass over the prompts, or resume it after these units. Every contestant forgets what it learnt in
         other passes. Those that learn from prompt to prompt write the texts of these units again, unkept."""
-        for who in self.contestants:
-            who.forget()
-        learning = [who for who in self.contestants if who is self.plain or who.remembers]
+        for contestant in self.contestants:
+            contestant.forget()
+        learning = [contestant for contestant in self.contestants if contestant is self.plain or contestant.remembers]
         if len(learning) > 1:
             again = replace(self.race, contestants=learning, doing="learning again what was learnt before, ", total=0)
             for unit, prompts in enumerate(units):
@@ -203,19 +202,19 @@ class Referee:
         greedy = replace(jobs[0], sampling=Sampling(), max_new_tokens=min(WARM_UP, jobs[0].max_new_tokens))
         plain: list[int] | None = None
         partings = []
-        for who in self.contestants:
-            self.race.progress(f"{who.name}, warming up", 0, 0)
-            written = who.write(greedy, self.race.clock)
+        for contestant in self.contestants:
+            self.race.progress(f"{contestant.name}, warming up", 0, 0)
+            written = contestant.write(greedy, self.race.clock)
             plain = plain or written.tokens
             same = cut(written.tokens, greedy) == plain
             if not same:
-                partings.append(Parted(who, written, greedy, plain))
-            self.run.about.warm_up[who.name] = {"tokens": len(written.tokens), "same": same}
+                partings.append(Parted(contestant, written, greedy, plain))
+            self.run.about.warm_up[contestant.name] = {"tokens": len(written.tokens), "same": same}
             for job in jobs:
-                who.write(job, self.race.clock)
+                contestant.write(job, self.race.clock)
             if self.conditions.at_once is not None:  # forwards have other shapes then
                 here = [self.job(prompt, 0, ()) for prompt in next(self.units())[: self.conditions.batch]]
-                who.do(Work([self._short(job) for job in here], len(here)), self.race.clock)
+                contestant.do(Work([self._short(job) for job in here], len(here)), self.race.clock)
         write_about(self.run)
         return partings
 
@@ -239,6 +238,9 @@ class Referee:
 
     def _explain(self, partings: Sequence[Parted]) -> None:
         """Record why texts of the warm-up differ. This may load a wider model, so it comes at the end."""
-        for who, written, job, plain in partings:
-            judgement = self.judge.find(who, written, job, plain)
-            self.run.about.warm_up[who.name] |= {"verdict": str(judgement.verdict), "parts_at": judgement.parts_at}
+        for contestant, written, job, plain in partings:
+            judgement = self.judge.find(contestant, written, job, plain)
+            self.run.about.warm_up[contestant.name] |= {
+                "verdict": str(judgement.verdict),
+                "parts_at": judgement.parts_at,
+            }

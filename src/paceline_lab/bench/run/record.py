@@ -33,7 +33,7 @@ NO_COLUMNS = ("why", "prefill", "unasked", "counts")
 """Fields of a `Round` that are not recorded."""
 ROUND_COLUMNS = tuple(f.name for f in fields(Round) if f.name not in NO_COLUMNS)
 EXPECTED = {f"expected_{name}": name for name in ("tokens", "seconds", "seconds_plain", "rate")}
-"""What the planner expected of the round, by the names that it has there; absent where none of a text's rounds says,
+"""The planner's expectations of the round, by the names that it has there; absent where none of a text's rounds says,
 and 0 of a round that does not."""
 InRound = Annotated[float, Bounds(0, 2**24)]
 """A count of a round, or its seconds."""
@@ -82,7 +82,7 @@ class Record:
     """Drafted tokens, and accepted ones, of a peer that counts them; of ours the rounds say it."""
     accepted: Count | None = None
     metrics: dict[str, Amount] = field(default_factory=dict)
-    """What a peer publishes of the text, by its own names."""
+    """A peer's metrics of the text, by its own names."""
     sources: list[str] = field(default_factory=list)
     """Per token, its source; empty of a peer, "" for the model's own tokens."""
     scores: list[LogProbability] = field(default_factory=list)
@@ -125,7 +125,7 @@ FORMAT = 3
 
 
 class RunRecipe(TypedDict, total=False):
-    """What is read of a run's options."""
+    """The fields read of a run's options."""
 
     suite: str
     methods: list[str]
@@ -140,7 +140,7 @@ class RunRecipe(TypedDict, total=False):
 
 
 class ModelFacts(TypedDict, total=False):
-    """What is read of the model that was measured."""
+    """The fields read of the measured model."""
 
     model: str
     name: str
@@ -152,7 +152,7 @@ class ModelFacts(TypedDict, total=False):
 
 
 class EntryFacts(TypedDict, total=False):
-    """What is read of a contestant."""
+    """The fields read of a contestant."""
 
     name: Required[str]
     ours: bool
@@ -162,7 +162,7 @@ class EntryFacts(TypedDict, total=False):
 
 
 class WorkloadFacts(TypedDict, total=False):
-    """What is read of the workload."""
+    """The fields read of the workload."""
 
     suite: str
     cells: dict[str, dict[str, Count]] | None
@@ -173,7 +173,7 @@ class WorkloadFacts(TypedDict, total=False):
 
 
 class WarmUp(TypedDict, total=False):
-    """What a warm-up found: whether a greedy text is plain decoding's, and where it parts from it."""
+    """The result of a warm-up: whether a greedy text is plain decoding's, and where it parts from it."""
 
     tokens: Count
     same: bool
@@ -182,7 +182,7 @@ class WarmUp(TypedDict, total=False):
 
 
 class EnergyFacts(TypedDict, total=False):
-    """What is read of the meter."""
+    """The fields read of the meter."""
 
     source: str | None
     measured: bool
@@ -190,20 +190,20 @@ class EnergyFacts(TypedDict, total=False):
 
 
 class MachineFacts(TypedDict, total=False):
-    """What is read of the machine."""
+    """The fields read of the machine."""
 
     cores: Count | None
 
 
 class GitFacts(TypedDict, total=False):
-    """What is read of the sources."""
+    """The fields read of the sources."""
 
     commit: str | None
     changed: bool
 
 
 class Sitting(TypedDict, total=False):
-    """What is read of the time that a run was begun or went on."""
+    """The fields read of a session in which a run was begun or continued."""
 
     started: str | None
     when: str | None
@@ -216,8 +216,8 @@ class Sitting(TypedDict, total=False):
 
 @dataclass(kw_only=True)
 class About:
-    """What was run. ``recipe``, ``model``, ``entries`` and the meter of ``energy`` are the run's identity: it goes on
-    only where they are equal."""
+    """The conditions of a run. ``recipe``, ``model``, ``entries`` and the meter of ``energy`` are the run's identity:
+    it goes on only where they are equal."""
 
     recipe: Annotated[dict[str, Any], RunRecipe]
     """Every option that decides what is written and by whom: suite, methods, peers, limit, temperature, and so on."""

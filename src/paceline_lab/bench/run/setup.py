@@ -49,7 +49,8 @@ TRIAL = 2
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What is written and by whom, by the names of the flags of ``bench run``. A run goes on only with equal ones."""
+    """The workload and its contestants, by the names of the flags of ``bench run``. A run goes on only with equal
+    ones."""
 
     suite: str
     tasks: list[str] | None = None
@@ -170,8 +171,8 @@ def opened(
         progress("asking other libraries", 0, 0)
         peers, missing = _peers(options, lm, how.draft_model, conditions)
         contestants += peers
-        for who in contestants:
-            leaving.callback(who.close)
+        for contestant in contestants:
+            leaving.callback(contestant.close)
         gauges: dict[str, Gauge] = {"peak": Peak(torch.device(target.device))}
         meter, metering = _meter(energy, watts, target.device)
         if meter is not None:
@@ -180,8 +181,10 @@ def opened(
         about = About(
             recipe=asdict(options) | {"follow": conditions.follow},
             model=described(target) | {"ballast": shape(target.name) if BALLAST_MARK in target.name else None},
-            entries=[{"name": who.name, "ours": who.ours, **who.facts()} for who in contestants],
-            workload=_told(workload, conditions),
+            entries=[
+                {"name": contestant.name, "ours": contestant.ours, **contestant.facts()} for contestant in contestants
+            ],
+            workload=_described(workload, conditions),
             missing=missing,
             energy=metering,
             sittings=[sitting(shlex.join(["paceline", *sys.argv[1:]]))],
@@ -248,7 +251,7 @@ def _meter(energy: str | None, watts: float | None, device: str) -> tuple[Meter 
     return meter, {"source": meter.source, "measured": meter.measured, "watts": meter.watts, "why": why}
 
 
-def _told(workload: Workload, conditions: Conditions) -> dict[str, Any]:
+def _described(workload: Workload, conditions: Conditions) -> dict[str, Any]:
     size = len(workload.prompts) if conditions.qps is not None else conditions.batch
     return {
         "suite": workload.suite,

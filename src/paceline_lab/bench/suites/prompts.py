@@ -42,7 +42,7 @@ class Workload:
     suite: str
     prompts: tuple[Prompt, ...]
     notes: tuple[str, ...] = ()
-    """Sentences: cells that could not be built, and what stands in for what."""
+    """Sentences: cells that could not be built, and substitutes for absent sources."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """File name -> the first 16 digits of its SHA-256."""
 

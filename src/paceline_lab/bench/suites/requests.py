@@ -1,4 +1,4 @@
-"""What prompts ask in each language (``requests.toml``), and the suites ``stories`` and ``dictspec``.
+"""The requests of prompts in each language (``requests.toml``), and the suites ``stories`` and ``dictspec``.
 
 ``stories`` is our own and needs no data. The setting of ``dictspec`` is that of DictSpec's wall-clock runs (section 4.6
 there: 20 prompts per language, up to 2,048 new tokens, batches of at most 5). The first four requests of Ukrainian and

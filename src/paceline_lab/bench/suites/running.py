@@ -149,7 +149,7 @@ def _size(text: str, language: str) -> int:
 
 
 def _beginning(text: str, language: str) -> str | None:
-    """The first words of a text, as they stand in it; None where it has fewer."""
+    """The first words of a text, verbatim; None if it has fewer."""
     words, characters = BEGINNING
     if _unspaced(language):
         return text[:characters] if len(text) >= characters else None

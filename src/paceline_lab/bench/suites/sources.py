@@ -139,7 +139,7 @@ class Sources:
             try:
                 yield SourceRow(_value(line), number, where)
             except json.JSONDecodeError as error:
-                raise InputError(f"{where} is not JSON: {error.msg}; every line is one value of its own") from None
+                raise InputError(f"{where} is not JSON: {error.msg}; every line must be one JSON value") from None
             except ValueError as error:
                 raise InputError(f"{where} cannot be read: {error}") from None
 

@@ -1,8 +1,8 @@
 """Spec-Bench: 480 English questions in six groups (Xia et al. 2024), and HumanEval as the seventh of UniSpec.
 Multi-Spec-Bench: the same seven tasks in other languages, from the sources that UniSpec's appendix C names.
 
-Where a source is absent, another one stands in or the cell is not built, and a note says so. English is Spec-Bench
-itself. Where the authors' own set is at hand, in rows of Spec-Bench's form, it goes before all sources.
+If a source is absent, another one is used or the cell is not built, and a note says so. English is Spec-Bench itself.
+Where the authors' own set is at hand, in rows of Spec-Bench's form, it goes before all sources.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MULTI, ENGLISH = "multi-spec-bench", "en"
 NATURAL = {"de": "German", "fr": "French", "es": "Spanish", "zh": "Chinese", "vi": "Vietnamese", "en": "English"}
 """How HumanEval-XL names its files."""
 SQUAD = {"fr": ("squad_fr/squad_fr.json", "squad_fr.json"), "ja": ("jsquad/valid-v1.1.json", "jsquad.json")}
-"""What takes XQuAD's place in languages that it lacks; both have its form."""
+"""Substitutes for XQuAD in languages that it lacks; both have its form."""
 WIKITEXT = ("wikitext/wiki.test.raw", "wikitext/wiki.test.tokens", "wikitext/wikitext.txt")
 SHORT = 80
 """Characters of wikitext below which a line is a heading or a stray."""
 
 
 class Item(NamedTuple):
-    """What is asked, and what it is called in its source."""
+    """A question, and its name in its source."""
 
     identity: str
     turns: tuple[str, ...]
@@ -48,7 +48,7 @@ class Item(NamedTuple):
 Cells = dict[str, list[Item]]
 """Task -> its questions."""
 Found = tuple[list[Item], str]
-"""A cell, and what stands in for what; nothing, if it is built as published."""
+"""A cell, and the note on a substitute source; empty if it is built as published."""
 
 
 class Absent(Unavailable):
@@ -99,12 +99,12 @@ def _language(sources: Sources, language: str, tasks: Sequence[str], published: 
     for task in tasks:
         if task not in cells:
             try:
-                cells[task], stands_in = BUILDERS[task](sources, language)
+                cells[task], substitute = BUILDERS[task](sources, language)
             except Absent as error:
                 notes.append(f"{language} {task} was not built: {error}")
                 continue
-            if stands_in:
-                notes.append(f"{language} {task}: {stands_in}")
+            if substitute:
+                notes.append(f"{language} {task}: {substitute}")
     return cells, notes
 
 
@@ -119,7 +119,7 @@ def _translation(sources: Sources, language: str) -> Found:
     request = PHRASES[language].translate
     if request is None:
         raise Absent("English is translated from German, by Spec-Bench's own questions, which are not here")
-    path, stands_in = sources.find(*WIKITEXT), ""
+    path, substitute = sources.find(*WIKITEXT), ""
     if path is not None:
         lines = [(name, line.strip()) for name, line in _lines(sources, path)]
         lines = [(name, line) for name, line in lines if len(line) >= SHORT and not line.startswith("=")]
@@ -127,8 +127,8 @@ def _translation(sources: Sources, language: str) -> Found:
         path = sources.find("parallel/en.txt")
         if path is None:
             raise Absent(f"there is neither {WIKITEXT[0]} nor parallel/en.txt")
-        lines, stands_in = _lines(sources, path), "NTREX-128's English news sentences stand in for wikitext"
-    return _items(lines, lambda line: f"{request}\n\n{line}"), stands_in
+        lines, substitute = _lines(sources, path), "NTREX-128's English news sentences replace wikitext"
+    return _items(lines, lambda line: f"{request}\n\n{line}"), substitute
 
 
 def _summarization(sources: Sources, language: str) -> Found:
@@ -142,7 +142,7 @@ def _summarization(sources: Sources, language: str) -> Found:
     *others, last = sorted({passage.file for passage in found})
     files = f"{', '.join(others)} and {last}" if others else last
     items = [Item(f"{file}-{line}", (f"{request}\n\n{text}",)) for text, file, line in found]
-    return items, f"passages of {files} stand in for Wikipedia"
+    return items, f"passages of {files} replace Wikipedia"
 
 
 def _qa(sources: Sources, language: str) -> Found:
@@ -153,8 +153,8 @@ def _qa(sources: Sources, language: str) -> Found:
     if path is None:
         raise Absent(f"there is neither webfaq/{language}.jsonl nor {_squad_names(language)[0]}")
     asked = list(_squad(sources, path))[1::2]  # the others are asked with their passages
-    stands_in = f"questions of {path.name} without their passages stand in for webfaq"
-    return _items([(name, question) for name, question, _ in asked]), stands_in
+    substitute = f"questions of {path.name} without their passages replace webfaq"
+    return _items([(name, question) for name, question, _ in asked]), substitute
 
 
 def _rag(sources: Sources, language: str) -> Found:
@@ -186,8 +186,8 @@ def _code(sources: Sources, language: str) -> Found:
     if path is None:
         raise Absent(f"there is neither {names[-1]} nor HumanEval")
     theirs = "jhumaneval" if language == "ja" else "HumanEval-XL"
-    stands_in = f"HumanEval, its comments in English, stands in for {theirs}" if language != ENGLISH else ""
-    return _functions(sources, path, language), stands_in
+    substitute = f"HumanEval, its comments in English, replaces {theirs}" if language != ENGLISH else ""
+    return _functions(sources, path, language), substitute
 
 
 BUILDERS: dict[str, Callable[[Sources, str], Found]] = dict(

@@ -79,7 +79,8 @@ def open_suite(
     sources = Sources(data)
     prompts, notes = _built(name, argument, sources, languages, tasks, limit)
     if not prompts:
-        raise InputError(f"{spec} has no prompts of what was asked for{': ' if notes else ''}{'; '.join(notes)}")
+        why = f": {'; '.join(notes)}" if notes else ""
+        raise InputError(f"{spec} has no prompts of the requested tasks and languages{why}")
     return Workload(suite=spec, prompts=thinned(prompts, limit), notes=tuple(notes), sources=sources.read)
 
 

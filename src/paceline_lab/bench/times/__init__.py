@@ -1,1 +1,1 @@
-"""What takes time: forwards, drafting, logits, and our loop beside transformers' own."""
+"""Timing of the parts of a round: forwards, drafting, logits, and our loop beside transformers' own."""

@@ -49,21 +49,21 @@ class KnownScores(Scores):
 
     def __init__(self, request: Request, top: Top, model: Scores | None = None) -> None:
         super().__init__(request, None)
-        self._told, self._model = top, model
+        self._best_tokens, self._model = top, model
 
     @cached_property
     def _best(self) -> tuple[Ints, Floats]:
-        return self._told.ids[:, 0], self._told.logits[:, 0]
+        return self._best_tokens.ids[:, 0], self._best_tokens.logits[:, 0]
 
     def hidden(self, layer: int) -> Array:
         return super().hidden(layer) if self._model is None else self._model.hidden(layer)
 
     def top(self, k: int) -> Top:
-        return Top(self._told.ids[:, :k], self._told.logits[:, :k], self._told.log_z)
+        return Top(self._best_tokens.ids[:, :k], self._best_tokens.logits[:, :k], self._best_tokens.log_z)
 
 
 class DraftTask(NamedTuple):
-    """A method that is to be timed."""
+    """A method to time."""
 
     method: str
     make: Callable[[], Drafter]
@@ -107,7 +107,7 @@ class DraftTimer(TimedStep):
         self._drafter.close(self._state)
 
     def do(self, task: None, clock: Clock) -> Mapping[str, float]:
-        """A round; the text decides what comes of it."""
+        """A round; the text decides its outcome."""
         (tree,), propose = _timed(clock, lambda: self._drafter.propose([Ask(self._state, Budget(self._size, DEEPEST))]))
         scores, between = None, dict[str, float]()
         if self._model is not None:
@@ -138,9 +138,9 @@ class DraftTimer(TimedStep):
         """Score every token of the vocabulary once, so that drafts are as large as they get."""
         for tokens in np.array_split(np.arange(len(self._made.ids)), 64):
             request = Request.of_tree(ReplayRows(), int(tokens[0]), DraftTree.chain(tokens[1:]))
-            told = KnownScores(request, self._made.top(tokens))
+            known = KnownScores(request, self._made.top(tokens))
             self._drafter.propose([Ask(self._state, Budget(1, 1))])  # without a draft it may spare itself the learning
-            self._drafter.observe([Seen(self._state, Verdict((), (int(tokens[0]),), 0), told)])
+            self._drafter.observe([Seen(self._state, Verdict((), (int(tokens[0]),), 0), known)])
 
     def _followed(self, tree: DraftTree, scores: Scores | None) -> Seen:
         """The round as the text decides it, committed."""
@@ -150,8 +150,8 @@ class DraftTimer(TimedStep):
         tokens = text[place : place + len(path) + 1].tolist()
         for token in tokens:
             self._context.commit(token)
-        told = KnownScores(request, self._made.top(request.tokens), scores)
-        return Seen(self._state, Verdict(tuple(path), tuple(tokens), len(path)), told)
+        known = KnownScores(request, self._made.top(request.tokens), scores)
+        return Seen(self._state, Verdict(tuple(path), tuple(tokens), len(path)), known)
 
 
 def _timed(clock: Clock, act: Callable[[], Result]) -> tuple[Result, float]:
@@ -160,7 +160,7 @@ def _timed(clock: Clock, act: Callable[[], Result]) -> tuple[Result, float]:
 
 
 def made_for(target: Target | None, rounds: int) -> MadeUpModel:
-    """A text for so many rounds: most bring a token or two, copies bring more."""
+    """A text for ``rounds`` rounds: most bring a token or two, copies bring more."""
     if target is None:
         return MadeUpModel.made(CONTEXT + 65 * (rounds + rounds // 2))
     return MadeUpModel.made(behind(target) + (DEEPEST + 1) * (WARM + rounds + 1), vocabulary=target.vocab_size)
@@ -179,7 +179,7 @@ def drafting(
     target: Target | None = None,
     progress: Progress = silent,
 ) -> Iterator[TimedLine]:
-    """So many rounds of every method. With a model they take turns between its forwards, plain decoding among them;
+    """``rounds`` rounds of every method. With a model they take turns between its forwards, plain decoding among them;
     without one each has the processor's caches to itself."""
     wide = cache((made or made_for(target, rounds)).wide)
     groups, warm = [[asked] for asked in methods], rounds // 2
@@ -215,7 +215,7 @@ def _timers(
 
 
 def _share(parts: Mapping[str, float]) -> dict[str, float]:
-    """What drafting and reading are of the round they make with the forward, where there is one."""
+    """The shares of drafting and reading in the round, if there is a forward."""
     if "forward" not in parts:
         return {}
     beside = parts["draft"] + parts["read"]

@@ -258,7 +258,7 @@ class _Library(_Other):
 
 
 def _draft(rows: int, random: np.random.Generator, vocabulary: int) -> DraftTree:
-    """A tree that makes so many rows with its root: three chains side by side."""
+    """A tree that makes ``rows`` rows with its root: three chains side by side."""
     if rows == 1:
         return EMPTY
     return DraftTree.build(random.permutation(vocabulary)[: rows - 1], [max(i - 3, -1) for i in range(rows - 1)])

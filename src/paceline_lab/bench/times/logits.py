@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 def readings(rows: Sequence[int], vocabulary: int) -> Iterator[TimedAct]:
-    """The best tokens and the normaliser of so many rows, by dtype."""
+    """The best tokens and the normaliser of each number of rows, by dtype."""
     random = torch.Generator().manual_seed(0)
     for name, dtype in DTYPES.items():
         logits = (3 * torch.randn(max(rows), vocabulary, generator=random)).to(dtype)

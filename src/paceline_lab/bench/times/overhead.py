@@ -1,4 +1,4 @@
-"""What the engine costs: its speed against that of transformers' own generation, which writes the same text.
+"""The cost of the engine: its speed against that of transformers' own generation, which writes the same text.
 
 Three contestants write with the same weights: ours, as Paceline loads a model; theirs, transformers' `generate` on
 ordinary layers; inside, our loop in that `generate`, on the same model. All are greedy and go on past any end of
@@ -137,9 +137,9 @@ def contests(
         ]
         race = Race(contestants=contestants, doing=f"{method}, ", progress=progress)
         with ExitStack() as leaving:
-            for who, name in zip(contestants, NAMES, strict=True):
-                leaving.callback(who.close)
-                who.name = name
+            for contestant, name in zip(contestants, NAMES, strict=True):
+                leaving.callback(contestant.close)
+                contestant.name = name
             heats = list(map(alone, race.run(works, passes=passes, warm_up=works)))
-            facts = {who.name: who.facts() for who in contestants}
+            facts = {contestant.name: contestant.facts() for contestant in contestants}
         yield Contest(heats, THEIRS, method, facts)

@@ -20,11 +20,11 @@ class TimedLine:
     """A line of a table of times."""
 
     facts: Facts
-    """What was timed, by column."""
+    """The conditions of the timing, by column."""
     milliseconds: Mapping[str, float]
     """Medians, by part."""
     figures: Facts = field(default_factory=dict)
-    """What else was found of it."""
+    """Further results."""
 
     def about(self, **facts: Any) -> Self:
         """The same line of a larger table, which needs more facts."""
@@ -69,7 +69,7 @@ class TimedAct(TimedStep):
 def medians(
     steps: Sequence[TimedStep], passes: int, warm: int = 1, progress: Progress = silent, doing: str = ""
 ) -> Iterator[TimedLine]:
-    """So many passes of all steps in turns, after ``warm`` others that are not counted."""
+    """``passes`` passes of all steps in turns, after ``warm`` others that are not counted."""
     race = Race(contestants=steps, tidy=False, progress=progress, doing=doing)
     heats = list(race.run([None], passes=warm + passes))[warm:]
     for step in steps:
@@ -78,7 +78,7 @@ def medians(
 
 
 def read_text(target: Target, tokens: Ints, room: int) -> Rows:
-    """Rows that hold a text, and have room for so many tokens more."""
+    """Rows that hold a text, and have room for ``room`` tokens more."""
     rows = target.open(len(tokens) + room)
     size = target.prefill_size(len(tokens))
     for start in range(0, len(tokens), size):

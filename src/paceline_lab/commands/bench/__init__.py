@@ -10,7 +10,7 @@ MEASUREMENTS = (suite, run, compare, report, time, quality)
 
 def add(commands: Subparsers) -> None:
     text = "Measures speed on this machine."
-    parser: Parser = commands.add_parser("bench", help="measure how fast this is here", description=text)
+    parser: Parser = commands.add_parser("bench", help="measure speed on this machine", description=text)
     text = "what to measure"
     measurements = parser.add_subparsers(dest="measurement", metavar="MEASUREMENT", help=text)
     for measurement in MEASUREMENTS:

@@ -37,7 +37,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.argument("runs", "RUN", "run directories; the first is the base", Path, nargs="+")
     parser.argument("--base", "ENTRY", "the entry that speed-ups are over (default: the run's first, plain)")
-    parser.flag("--oracle", "how near each entry came to what the best draft would have given on this device")
+    parser.flag("--oracle", "how near each entry came to the best possible draft on this device")
     parser.add_json()
 
 
@@ -107,7 +107,7 @@ def _speed_up(summary: Summary, entry: str, task: str | None, best: Sequence[str
 
 
 def _overall(summary: Summary, entry: str, last: bool) -> tuple[str, ...]:
-    """What is not by task stands beside the last columns."""
+    """Values that are not by task are beside the last columns."""
     figures = summary.figures(entry)
     assert figures is not None, "only of entries that wrote something"
     rate, per_round = figures.tokens_per_second, figures.tokens_per_round

@@ -1,4 +1,4 @@
-"""``paceline bench quality``: what 8-bit integers change of a model's predictions."""
+"""``paceline bench quality``: the effect of 8-bit integers on a model's predictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "quality",
         run=run,
-        help="what --quantize changes of a model's predictions",
+        help="the effect of --quantize on a model's predictions",
         description=(
             "Reads texts with a model in floats and with the same model in integers, of 8 bits unless --quantize says "
             "int4. Prints for each text the loss of both in nats per token, how often both find the same token "

@@ -40,7 +40,7 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "run",
         run=run,
-        help="write a suite with several methods in turns and keep everything that happened",
+        help="write a suite with several methods in turns and record every round",
         description=(
             "Writes the prompts of a suite with every method and every other library that is asked for, in turns, and "
             "keeps each text with its rounds and times in a run directory. The same command continues an interrupted "
@@ -72,9 +72,9 @@ def _add_what(parser: Parser) -> None:
     parser.several(
         "--method",
         "SPEC",
-        "methods to measure, with commas between them or each as an argument of its own; plain always comes first "
+        "methods to measure, with commas between them or as separate arguments; plain always comes first "
         f"(default: {','.join(METHODS)}; without a draft model no assistant). SPEC@PLANNER gives one "
-        "a planner of its own, as in lookup@fixed:8",
+        "another planner, as in lookup@fixed:8",
         dest="methods",
     )
     parser.several(

@@ -20,11 +20,11 @@ def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "suite",
         run=run,
-        help="list the suites, or show what is in one",
+        help="list the suites, or show the contents of one",
         description=(
             "Lists the suites that 'bench run' writes. With the name of one, builds it from the files here and "
-            "prints how many prompts each task has in each language, what could not be built, and what stands in for "
-            "what. --out keeps the prompts in a file, which --suite prompts:FILE reads."
+            "prints how many prompts each task has in each language, what could not be built, and which sources "
+            "were replaced. --out keeps the prompts in a file, which --suite prompts:FILE reads."
         ),
     )
     parser.argument("suite", "SUITE", "the suite to show (default: list them all)", nargs="?")
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         return _list(options)
     from paceline_lab.bench.suites import as_lines, open_suite
 
-    check_output(options.out)  # what is there is never replaced
+    check_output(options.out)  # an existing file is never replaced
     workload = open_suite(
         options.suite, data=options.data, languages=options.langs, tasks=options.tasks, limit=options.limit
     )

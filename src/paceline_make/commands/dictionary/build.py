@@ -30,7 +30,7 @@ def add(actions: Subparsers) -> None:
         run=run,
         help="write the dictionary of a language for a tokenizer",
         description=(
-            "Counts the words and word sequences of a corpus, encodes them as they stand in running text, and writes "
+            "Counts the words and word sequences of a corpus, encodes them as in running text, and writes "
             "the completions that are probable enough: a file for the methods dictionary, hybrid and auto. The same "
             "text gives the same bytes."
         ),
@@ -65,7 +65,7 @@ def _add_counting(parser: Parser) -> None:
     parser.argument("--min-count", "N", "leave rarer n-grams out (default: 1)", int, default=1)
     text = f"consider the N most frequent n-grams of each number of words (default: {NGRAMS})"
     parser.argument("--ngrams", "N", text, int, default=NGRAMS)
-    text = "what counting may take, with --cluster each of its tasks; the rest goes to disk (default: 2GB)"
+    text = "memory for counting, with --cluster for each of its tasks; the rest goes to disk (default: 2GB)"
     parser.argument("--memory", "SIZE", text, default="2GB")
     parser.argument("--threads", "N", "threads of the counting (default: all cores)", int)
     parser.argument("--spill", "DIR", "where counting may use the disk (default: temporary)", Path)
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     for path in (options.out, options.keep_counts):
         check_output(path, inputs_of(options))
     if options.keep_counts is not None and options.keep_counts.resolve() == options.out.resolve():
-        raise InputError(f"--keep-counts and --out both name {options.out}; give the counts a file of their own")
+        raise InputError(f"--keep-counts and --out both name {options.out}; give the counts another file")
     _check_counting(options)
     name = options.tokenizer
     vocabulary = open_vocabulary(name)

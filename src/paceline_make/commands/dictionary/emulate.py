@@ -43,7 +43,7 @@ def add(actions: Subparsers) -> None:
     parser.argument(
         "--tokenizer --model -m",
         "T",
-        "what cuts the text into tokens: a bundled model, a folder, a name of transformers or of the data folder "
+        "the tokenizer of the text: a bundled model, a folder, a name of transformers or of the data folder "
         f"(default: the one that the first dictionary was built for, where it is one of those, or {DEFAULT_MODEL})",
         utf8,
     )

@@ -19,7 +19,7 @@ def add(actions: Subparsers) -> None:
         "info",
         run=run,
         help="describe a dictionary, and check that it is whole",
-        description="Reads a dictionary through, and says what is in it.",
+        description="Reads a whole dictionary and prints its contents.",
     )
     parser.argument("file", "FILE", "a file that 'paceline dict build' wrote")
     parser.add_json()

@@ -30,13 +30,13 @@ def add(actions: Subparsers) -> None:
             "tokens that are proposed behind them, and the probability of each of these."
         ),
     )
-    parser.argument("text", "TEXT", "a text that ends where a word is to be completed", utf8)
+    parser.argument("text", "TEXT", "a text that ends where a word should be completed", utf8)
     text = "dictionaries (default: those that come with the package for this tokenizer)"
     parser.several("--dict", "FILE", text, dest="files")
     parser.argument(
         "--tokenizer --model -m",
         "T",
-        "what encodes the text: a folder or name of transformers, or a bundled model (default: the one that the "
+        "the tokenizer: a folder or name of transformers, or a bundled model (default: the one that the "
         f"first dictionary was built for, where it is bundled or in the data folder, or {DEFAULT_MODEL})",
     )
     parser.add_trust()

@@ -1,9 +1,9 @@
-"""Drafts by a small model. Where its tokenizer is not the target's, drafts are translated by way of bytes.
+"""Drafts by a small model. If its tokenizer is not the target's, drafts are translated through bytes.
 
-By default candidates are ranked by probability / shared noise: where the two models agree on the probabilities they
-agree on the token, also at temperature 1, where the likeliest token is often not the sampled one. ``noise=none`` ranks
-by probability alone, as the classic papers do. Under the rejection rule, whose coins no draft may see, tokens are
-sampled and their law goes with them.
+By default candidates are ranked by probability / shared noise: if the two models agree on the probabilities, they agree
+on the token, even at temperature 1, at which the likeliest token is often not the sampled one. ``noise=none`` ranks by
+probability alone, as the classic papers do. Under the rejection rule, whose coins no draft may see, tokens are sampled
+and their law goes with them.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class DraftModel:
         return self.foreign_to(target.vocab_size, vocabulary, wanted or Strategy(LATTICE))
 
     def foreign_to(self, size: int, vocabulary: Vocabulary, strategy: Strategy) -> Foreign:
-        """How this model's drafts become tokens of another vocabulary with so many ids."""
+        """How this model's drafts become tokens of another vocabulary with ``size`` ids."""
         assert self.vocabulary is not None, "a model without a tokenizer is refused before"
         bridge = Bridge(vocabulary, self.vocabulary)
         return Foreign(bridge, strategy, size, self.target.vocab_size, frozenset(self.target.eos))

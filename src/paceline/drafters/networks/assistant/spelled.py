@@ -1,9 +1,9 @@
 """A text for drafts in the target's tokens, by a draft model with other tokens, ranked by the shared noise.
 
-The noise names tokens of the target. So what the draft model expects is grouped by the target's token that it begins
-with, and a group's weight is that token's. Of a chosen token's bytes the last ones may be the beginning of a token of
-the draft model only. As long as such longer tokens are likelier than an end there, the draft goes on inside of them,
-without a forward; else the bytes are read as tokens, and the next law comes from behind them.
+The noise names tokens of the target. So the continuations that the draft model expects are grouped by the target's
+token that they begin with, and a group's weight is that token's. The last bytes of a chosen token may be the beginning
+of a token that only the draft model has. As long as such longer tokens are likelier than an end there, the draft goes
+on inside of them, without a forward. Otherwise the bytes are read as tokens, and the next law is the one behind them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RAW = Outlook(Sampling(), 0)
 
 @dataclass(frozen=True)
 class Expected:
-    """What may follow a row: bytes and their weights. No bytes are the end of the text."""
+    """The possible continuations of a row: bytes and their weights. No bytes are the end of the text."""
 
     pieces: Sequence[tuple[bytes, float]]
 
@@ -52,7 +52,7 @@ class Expected:
         return cls(pieces)
 
     def behind(self, pending: bytes) -> list[tuple[bytes, float]]:
-        """What may follow these bytes, if the token goes on behind them."""
+        """The possible continuations of these bytes, if the token goes on behind them."""
         if not pending:
             return list(self.pieces)
         cut = len(pending)
@@ -81,7 +81,7 @@ class Tip:
     pending: bytes = b""
     """Its bytes behind that row."""
     expected: Expected | None = None
-    """What may follow the row; None where ``feed`` is to be read first."""
+    """The possible continuations of the row; None while ``feed`` must be read first."""
     feed: tuple[int, ...] = ()
 
 
@@ -101,7 +101,7 @@ class SpelledGrowth(Growth):
 
     @property
     def waiting(self) -> list[Tip]:
-        """The tips whose bytes are to be read."""
+        """The tips whose bytes must be read."""
         return [tip for tip in self.kept if tip.expected is None]
 
     def add(self, laws: Sequence[Distribution]) -> None:

@@ -1,5 +1,5 @@
-"""Draft and target at the same time: `drafter` is the method, `worker` the process that drafts, `messages` what they
-say to one another, `rollout` what is drafted ahead, `proxies` for which outcomes."""
+"""Draft and target at the same time: `drafter` is the method, `worker` the process that drafts, `messages` their
+messages, `rollout` the drafts made ahead, `proxies` the outcomes that get one."""
 
 from paceline.drafters.networks.mirror.drafter import Mirror
 

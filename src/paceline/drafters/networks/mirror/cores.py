@@ -1,4 +1,4 @@
-"""Cores that texts leave to draft models: who writes a text has fewer threads of torch while its draft model works."""
+"""Cores that texts leave to draft models: a thread that writes a text has fewer torch threads while its draft works."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Writer:
 
 
 class Yielded:
-    """The cores of draft models while they have texts: who writes these has fewer threads of torch then, since a thread
-    on a core that another process uses holds up all others."""
+    """The cores of draft models while they have texts: the writers of these have fewer torch threads then, since a
+    thread on a core that another process uses holds up all others."""
 
     def __init__(self) -> None:
         self._tray: Tray[tuple[DraftPlace, Writer]] = Tray(self._ended)

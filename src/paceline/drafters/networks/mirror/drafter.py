@@ -1,11 +1,11 @@
 """Draft and target at the same time.
 
-While the target computes its later layers, an early exit says what it is likely to choose behind each node of the draft
-in flight. For the likeliest of these outcomes the draft model, in a process of its own, already drafts the next window.
-When the target has decided, the window behind its choice is there or nearly so; where none fits, one is drafted then.
+While the target computes its later layers, an early exit predicts its choice behind each node of the draft in flight.
+For the likeliest of these outcomes the draft model, in a separate process, already drafts the next window. When the
+target has decided, the window behind its choice is there or nearly so; if none fits, one is drafted then.
 
 No text depends on that process. A window that takes too long is left out of its round, and the text goes on without it;
-where the process is lost, texts that had drafts from it have none from then on, and the next one begins it again.
+if the process is lost, texts that had drafts from it have none from then on, and the next one starts it again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BEST, FULL = "best", "full"
 WAIT = 1.0
 """Seconds that a window is waited for, also where the target would write its tokens in less."""
 NARROWER = ((64, 1), (32, 2), (16, 4))
-"""From so many texts at once on, at most so many proxies of each node (the paper's appendix D.1)."""
+"""(N, M): from N texts at once on, at most M proxies of each node (the paper's appendix D.1)."""
 OFTEN = 3
 """How often a drafter begins its draft model's process again."""
 
@@ -105,7 +105,7 @@ class Mirror(Drafter):
     """Windows of a draft model that runs beside the target."""
 
     name = "mirror"
-    summary = "a draft model in a process of its own drafts the next window while the target checks the last one"
+    summary = "a draft model in a separate process drafts the next window while the target checks the last one"
     source = "Mirror-SD (Bhendawade 2025)"
     skips = True
     counters = (
@@ -192,8 +192,8 @@ class Mirror(Drafter):
         self.process = self._place = None
 
     def _begin_again(self, lost: str) -> None:
-        """For this text and those behind it; not for ever. In a thread of its own: it takes seconds, and other texts
-        may be written by this one."""
+        """For this text and those behind it; not for ever. In a separate thread: it takes seconds, and this one may
+        write other texts."""
         with self._lock:
             if self._begins or self._begun_again == OFTEN:
                 return
@@ -244,7 +244,7 @@ class Mirror(Drafter):
         state.process, state.known = process, len(state.context)
 
     def _lost(self, why: object) -> DrafterError:
-        """What ends the drafts of a text: with it the text has no more of this method's costs."""
+        """The error that ends the drafts of a text: with it the text has no more of this method's costs."""
         error = failure(self, f"has lost the process of its draft model ({why})")
         error.own = False  # the system ended it, or its user
         return error
@@ -314,8 +314,8 @@ class Mirror(Drafter):
         return EMPTY if window is None else window.tree
 
     def _free(self, state: MirrorState) -> bool:
-        """Whether the draft model can be told something: no window is awaited. One at a time is, so that nothing piles
-        up before a process that is late; one that is there and was not taken is dropped."""
+        """Whether the draft model can take a message: no window is awaited. One at a time is, so that nothing piles up
+        before a process that is late; a window that has arrived and was not used is dropped."""
         return state.process is not None and (not state.owed or self._window(state) is not None)
 
     def _go(self, state: MirrorState) -> None:
@@ -373,13 +373,13 @@ def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Out
 
 
 def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...]) -> DraftPlace:
-    """Where a draft model runs: on a core of its own, unless a device says otherwise."""
+    """Where a draft model runs: on a dedicated core, unless a device says otherwise."""
     if sys.platform == "win32":
         raise InputError("mirror's process inherits a pipe, which Windows does not do; use assistant")
     origin = named.origin if isinstance(named, DraftModel) else named
     if not isinstance(origin, (str, Path)):
         raise InputError(
-            "mirror's draft model is loaded by a process of its own; give its name or folder, not a loaded model"
+            "mirror's draft model is loaded by a separate process; give its name or folder, not a loaded model"
         )
     quantize = target.dtype if target.exact else None
     return DraftPlace(str(origin), None if quantize else target.dtype, quantize, device, cpus)

@@ -1,7 +1,7 @@
-"""What a text's process and the process that drafts for it say to one another: JSON, which the standard library's
-`Connection` carries message by message.
+"""Messages between a text's process and the process that drafts for it: JSON, which the standard library's `Connection`
+carries message by message.
 
-Nothing is unpickled. What does not fit is `Mangled`, and its receiver trusts the other side no more.
+Nothing is unpickled. An invalid message is `Mangled`, and its receiver then ignores the other side.
 
 A window holds tokens and no laws. Under the rejection rule a law that tokens were sampled from decides what is
 accepted, and a law from another process can be checked for its form, not for its truth: where the tokens were not
@@ -31,7 +31,7 @@ NOTHING: Said = MappingProxyType({})
 
 
 class MessageKind(StrEnum):
-    """Who says it, and what it is."""
+    """The sender, and the kind of message."""
 
     READY = "ready"
     FAILED = "failed"
@@ -185,7 +185,7 @@ class Window:
     ready: int = -1
     forwards: int = 0
     drafted: int = 0
-    """What the draft model did since the last window: forwards, and tokens, also those of other outcomes."""
+    """The work of the draft model since the last window: forwards, and tokens, also those of other outcomes."""
 
     def said(self) -> Said:
         tree = self.tree

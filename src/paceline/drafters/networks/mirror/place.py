@@ -1,5 +1,5 @@
-"""Where a draft model runs, and how its process is begun there: by this program, which owns it, over a pipe
-that nothing else can reach."""
+"""Where a draft model runs, and how its process is started there: by this program, which owns it, over a pipe that
+nothing else can reach."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Begun:
 
 
 def begin(place: DraftPlace, read: Callable[[Connection], None]) -> Begun:
-    """Begin a process at this place. ``read`` is called with the connection to it, in a thread of its own."""
+    """Begin a process at this place. ``read`` is called with the connection to it, in a separate thread."""
     ours, theirs = Pipe()
     _bound(ours)
     begun: queue.SimpleQueue[subprocess.Popen[bytes] | BaseException] = queue.SimpleQueue()
@@ -145,7 +145,7 @@ def begin(place: DraftPlace, read: Callable[[Connection], None]) -> Begun:
 
 
 def _bound(link: Connection) -> None:
-    """A message that is not taken in `SAYING` is an error: the process reads in a thread of its own."""
+    """A message that is not taken in `SAYING` is an error: the process reads in a separate thread."""
     with socket.socket(fileno=os.dup(link.fileno())) as same:
         seconds, rest = divmod(SAYING, 1)
         same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
@@ -155,8 +155,8 @@ def _bound(link: Connection) -> None:
 def _child(link: Connection, threads: int) -> subprocess.Popen[bytes]:
     """A process that drafts for the program at the other end of ``link``, which is its own from now on.
 
-    It has a group of its own, since Ctrl-C is for the text. Its outputs are not ours: a reader of these need not wait
-    for it.
+    It has a separate process group, since Ctrl-C is for the text. Its outputs are not ours, so that a reader of these
+    need not wait for it.
     """
     nowhere = subprocess.DEVNULL
     try:

@@ -1,8 +1,8 @@
 """The draft model's process as a text's process sees it: begun once for a model, a type and a place, shared by all
 drafters that name these, and gone with the last of them.
 
-It may die, hang or say nonsense at any moment. Then it is ended, and each text that asks it for a window is told
-`Lost`. What it says is bounded in bytes and in number, and a text waits for its words as long as it likes to, no more.
+It may die, hang or send nonsense at any moment. Then it is ended, and each text that asks it for a window gets `Lost`.
+Its messages are bounded in bytes and in number, and each text limits how long it waits for them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from paceline.drafters.networks.mirror.messages import (
 )
 from paceline.drafters.networks.mirror.place import DraftPlace, begin
 from paceline.drafters.sharing import Shared
-from paceline.errors import InputError, told
+from paceline.errors import InputError, reason
 from paceline.recent import RecentMean
 from paceline.targets.lending import Tray
 from paceline.tree import Ints
@@ -41,7 +41,7 @@ from paceline.vocabulary import Vocabulary
 PATIENCE = 60.0
 """Seconds without a word after which a process that owes one counts as stuck. No text waits for that."""
 IN_ALL = 10.0
-"""So many times as long, whatever else it says meanwhile."""
+"""The factor by which the whole wait may be longer, whatever other messages arrive."""
 LOADING = 600.0
 """Seconds to load a model, which may come from the hub."""
 UNASKED = 1 << 12
@@ -58,7 +58,7 @@ class Lost(Exception):
 
 @dataclass(eq=False)
 class _Inbox:
-    """What the process said and nothing has read yet."""
+    """Messages of the process that were not read yet."""
 
     news: threading.Condition = field(default_factory=threading.Condition)
     texts: set[int] = field(default_factory=set)
@@ -69,7 +69,7 @@ class _Inbox:
     """Whether a text has waited in vain since the last window: then none waits."""
     facts: Said | None = None
     taught: dict[int, str | None] = field(default_factory=dict)
-    """What it said to a tokenizer, by the number of the question."""
+    """Its answers about a tokenizer, by the number of the question."""
     lost: str = ""
     """Why there is no process any more, once that is so."""
     heard: float = 0.0
@@ -81,7 +81,7 @@ class _Inbox:
     """Seconds of a forward, by the bits of its number of rows."""
 
     def take(self, message: Message, size: int) -> None:
-        """A message of so many bytes."""
+        """A message of ``size`` bytes."""
         self.heard = time.monotonic()
         self.unasked += 1
         if self.unasked > UNASKED:
@@ -156,7 +156,7 @@ class DraftProcess:
             raise
 
     def _introduced(self, place: DraftPlace) -> dict[str, Any]:
-        """What it says of its model once that is loaded."""
+        """Its report about the model, once that is loaded."""
         inbox = self._inbox
         with inbox.news:
             inbox.news.wait_for(lambda: inbox.facts is not None or inbox.lost, LOADING)
@@ -263,7 +263,7 @@ class DraftProcess:
             raise Lost(inbox.lost)
 
     def seconds(self, rows: int) -> float:
-        """Of a forward of so many rows, from those that were seen; 0 where none was."""
+        """Seconds of a forward of ``rows`` rows, from those that were seen; 0 if none was."""
         pace, bits = dict(self._inbox.pace), rows.bit_length()
         if not pace:
             return 0.0
@@ -330,5 +330,5 @@ def _read(link: Connection, inbox: _Inbox) -> None:
     except Mangled as error:
         why = str(error)
     except Exception as error:  # whatever it is, nothing reads from that process any more
-        why = told(error)
+        why = reason(error)
     inbox.lose(why)

@@ -1,8 +1,9 @@
-"""From an early exit: what the target may choose behind each node in flight, and which outcomes are worth a window.
+"""From an early exit: the target's possible choices behind each node in flight, and the outcomes that are worth a
+window.
 
 An outcome is a node at which the walk stops, and the token that is emitted there instead of the node's children. Its
 chance is that of the walk to reach the node, times that to stop there, times that of the token. Half-way through its
-layers a target is less sure than it will be, so a drafted token goes on with the larger of two chances: the exit's, and
+layers a target is less certain than at the end, so the chance of a drafted token is the larger of two: the exit's, and
 the draft model's own.
 """
 
@@ -74,7 +75,7 @@ def outcomes(
 def choices(
     logits: torch.Tensor, tree: DraftTree, context: Context, outlook: Outlook, *, shared: bool
 ) -> Iterator[tuple[Ints, Floats]]:
-    """What the target is likely to choose behind the root and each node, best first, with log-probabilities of that."""
+    """The likely choices of the target behind the root and each node, best first, with their log-probabilities."""
     best, columns = (part.cpu().numpy() for part in _best(logits))
     for row, node in enumerate(range(ROOT, len(tree))):
         text = context.extended(tree.tokens[tree.path(node)])

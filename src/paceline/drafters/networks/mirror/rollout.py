@@ -1,4 +1,4 @@
-"""What the draft model writes ahead for one text: a window behind each of the outcomes that the target may come to.
+"""The drafts that are made ahead for one text: a window behind each of the possible outcomes of the target.
 
 Where the draft model reads the target's tokens, all outcomes of a text are one tree over shared rows: the unread end of
 the text, the draft in flight, and behind its nodes the tokens that the text may go on with there. The first forward

@@ -1,8 +1,8 @@
-"""The process that drafts, with the draft model and cores or a device of its own.
+"""The process that drafts: it has the draft model and dedicated cores or a device.
 
-It is begun with the number of an open pipe. The first message says which model and where. It lives as long as the
-other end: when that closes, also because the program there was killed, the thread that waits for messages ends this
-process at once.
+It is started with the number of an open pipe. The first message names the model and its device or cores. It lives as
+long as the other end: when that closes, also because the program there was killed, the thread that waits for messages
+ends this process at once.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class Worker:
 def facts_of(
     context: Context, vocab_size: int, shape: DraftShape, source: str, *, foreign: str = "", translate: str = ""
 ) -> dict[str, Any]:
-    """What another process needs to draft for a text. ``foreign`` is the fingerprint of the target's tokenizer where
-    the draft model has another one. Under the rejection rule it drafts by probability alone (see `messages`)."""
+    """The data that another process needs to draft for a text. ``foreign`` is the fingerprint of the target's tokenizer
+    where the draft model has another one. Under the rejection rule it drafts by probability alone (see `messages`)."""
     return {
         "sampling": context.sampling.packed(),
         "sample": context.noise.sample,

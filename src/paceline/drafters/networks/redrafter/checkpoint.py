@@ -1,8 +1,8 @@
 """Heads in files: ``config.json`` and ``model.safetensors``.
 
-Read and written are the names of the public ReDrafter code and those of TensorRT-LLM. What only this project has (a
-smaller vocabulary, thin output matrices, 8-bit integers, the first state, whose head it is, how its drafts are ranked)
-stands in the configuration under ``paceline``, and other programs may ignore it where it says what they do anyway.
+The names of the public ReDrafter code and those of TensorRT-LLM are both read and written. Data that only this project
+has (a smaller vocabulary, thin output matrices, 8-bit integers, the first state, whose head it is, how its drafts are
+ranked) is in the configuration under ``paceline``; other programs may ignore it where it states their defaults.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """What a configuration says besides the weights."""
+    """The configuration beside the weights."""
 
     shape: HeadShape
     target: str = ""

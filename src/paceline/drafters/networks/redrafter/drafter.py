@@ -1,9 +1,9 @@
 """Drafts by a small recurrent head on the target's last hidden state, as beams that share their beginnings.
 
-Of ReDrafter differs: candidates are ranked by probability / shared noise, so drafts guess samples; all that the search
-chose becomes the draft, not only what the last beams hold; and the text is exact at every temperature. ``noise=none``
-and ``keep=beams`` are the paper's ways. Unless ``noise`` is given, the head's configuration says it: after a short
-training the likeliest tokens alone may be the better guess.
+Three things differ from ReDrafter. Candidates are ranked by probability / shared noise, so drafts guess samples. All
+choices of the search become the draft, not only those of the last beams. And the text is exact at every temperature.
+``noise=none`` and ``keep=beams`` are the paper's forms. If ``noise`` is not given, the head's configuration decides:
+after a short training the likeliest tokens alone may be the better guess.
 """
 
 from __future__ import annotations
@@ -135,24 +135,24 @@ class ReDrafter(Drafter):
         return self.width == 1 and hides_noise(state.context)
 
     def _beams(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        from paceline.drafters.networks.redrafter.search import BeamSearch, shared_luck, trees
+        from paceline.drafters.networks.redrafter.search import BeamSearch, shared_noise, trees
 
         head, target, noises = *self._fitted(), [SharedNoise.of(ask.state.context, self._noise) for ask in asks]
-        luck = None if target.device.startswith("cuda") else shared_luck(noises)
-        numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks) if luck else noises)
-        search = BeamSearch(head, target, shape, adjusting=adjusting, luck=luck)
-        whole = luck is None and adjusting is None
+        noise = None if target.device.startswith("cuda") else shared_noise(noises)
+        numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks) if noise else noises)
+        search = BeamSearch(head, target, shape, adjusting=adjusting, noise=noise)
+        whole = noise is None and adjusting is None
         levels = self._searched(asks, search, numbers, (id(head), shape, len(asks)) if whole else None)
         found = trees(levels, self.name, whole_beams=self.keep == "beams")
         return [tree.top(ask.budget.nodes) for tree, ask in zip(found, asks, strict=True)]
 
     def _chains(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """One drawn line for each text, with the law of every token."""
-        from paceline.drafters.networks.redrafter.search import BeamSearch, drawn_luck, trees
+        from paceline.drafters.networks.redrafter.search import BeamSearch, drawn_noise, trees
 
-        luck = drawn_luck([ask.state.context for ask in asks])
+        noise = drawn_noise([ask.state.context for ask in asks])
         numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks))
-        search = BeamSearch(*self._fitted(), shape, adjusting=adjusting, luck=luck, sampled=True)
+        search = BeamSearch(*self._fitted(), shape, adjusting=adjusting, noise=noise, sampled=True)
         found = trees(self._searched(asks, search, numbers), self.name, whole_beams=False)
         return [
             replace(tree, drawn={place - 1: search.law(text, place) for place in range(len(tree))})
@@ -166,7 +166,7 @@ class ReDrafter(Drafter):
     def _asked_for(
         self, asks: Sequence[Ask], noises: Sequence[SharedNoise | None]
     ) -> tuple[torch.Tensor, SearchShape, Adjusting | None]:
-        """What the search must know of the texts, sent in one copy, and what changes their logits."""
+        """The inputs of the search, sent in one copy, and the settings that change logits."""
         import torch
 
         from paceline.drafters.networks.redrafter.search import SearchInputs

@@ -1,7 +1,7 @@
 """The recurrent head: predicts the tokens behind a text from the target's last hidden state.
 
-Of one round all places share the state ``h``, which the target's own head read for the text's last token. A recurrent
-state ``s`` goes from token to token of the draft. With ``e`` the target's input embedding of a token ::
+All places of a round share the state ``h``, which the target's own head read for the text's last token. A recurrent
+state ``s`` is passed from token to token of the draft. With ``e`` the target's input embedding of a token ::
 
     s  <-  SiLU(U s + W e + b)          recurrent; the first state is SiLU(W e + b)
     s  <-  s + e                        cumulative; the first state is e

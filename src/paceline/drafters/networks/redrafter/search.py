@@ -1,10 +1,10 @@
 """Beam search with a recurrent head, for several texts in the same operations, with one transfer to their device and
-one back. What it computes depends on tensors alone, so a device may record it.
+one back. The computation depends only on tensors, so a device may record it.
 
 A level is one call of the head for all beams of all texts. The best tokens behind every beam are chosen on the device,
-then the settings of each text and the noise of the place act on them, and of all candidates of a text its best go on.
-What was chosen on a level, with the numbers of the beams that it was chosen behind, is a level of a tree already: beams
-that share a beginning never part, so nothing has to be found again and packed.
+then the settings of each text and the noise of the place act on them, and the best candidates of each text are
+continued. The choices of a level, with the numbers of the beams that they follow, are already a level of a tree: beams
+that share a beginning share its nodes, so no prefixes have to be found and packed afterwards.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ CANDIDATES = 64
 IMPOSSIBLE = -1e30
 """Candidates of a lower score are none."""
 
-Luck = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+AddedNoise = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """Target ids ``[texts, width, candidates]``, their log-probabilities and the place ahead -> what the noise adds to
 these."""
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """What was chosen on one level, ``[texts, width]`` each: tokens, the beams of the level above, scores given the
-    beam, scores of the path, and whether the beam ends here."""
+    """The choices of one level, ``[texts, width]`` each: tokens, the beams of the level above, scores given the beam,
+    scores of the path, and whether the beam ends here."""
 
     tokens: torch.Tensor
     above: torch.Tensor
@@ -53,7 +53,7 @@ class Level:
 
 @dataclass(frozen=True)
 class SearchShape:
-    """What searches have in common that one recording serves."""
+    """The properties that searches must share to use one recording."""
 
     length: int
     width: int
@@ -64,7 +64,7 @@ class SearchShape:
 
 
 class SearchInputs:
-    """What a search must know of its texts, as numbers on its device: roots, depths, ends, and how tokens are drawn."""
+    """The inputs of a search, as numbers on its device: roots, depths, ends, and how tokens are drawn."""
 
     def __init__(self, numbers: torch.Tensor, shape: SearchShape) -> None:
         self.roots, self.depths = numbers[:, :1], numbers[:, 1:2]
@@ -97,13 +97,13 @@ class BeamSearch:
         shape: SearchShape,
         *,
         adjusting: Adjusting | None = None,
-        luck: Luck | None = None,
+        noise: AddedNoise | None = None,
         sampled: bool = False,
     ) -> None:
-        """``luck`` adds the noise, where the draws of `shape` have none. With ``sampled`` every beam's next token is
-        drawn by it, and the `law` of each draw is kept."""
+        """``noise`` is added where the draws of `shape` have none. With ``sampled`` every beam's next token is drawn by
+        it, and the `law` of each draw is kept."""
         self._head, self._target, self._shape = head, target, shape
-        self._adjusting, self._luck, self._sampled = adjusting, luck, sampled
+        self._adjusting, self._noise, self._sampled = adjusting, noise, sampled
         self._laws: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __call__(self, hidden: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -135,19 +135,19 @@ class BeamSearch:
     def _candidates(
         self, logits: torch.Tensor, draws: Draws, place: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The target's ids of the best tokens behind every beam, how likely each is to be chosen, and their places in
-        the head's vocabulary. A broken state gives none."""
+        """The target's ids of the best tokens behind every beam, the log-probability of choosing each, and their places
+        in the head's vocabulary. A broken state gives none."""
         logits = logits / draws.temperatures
         best, at = logits.topk(min(CANDIDATES, logits.shape[-1]), dim=-1)
         logs, rest = draws.logs(best, log_normalizer(logits))
         ids = at if self._head.token_ids is None else self._head.token_ids[at]
         if self._sampled:
-            logs = logs.double()  # the draw is to follow its law to the last bit
+            logs = logs.double()  # the draw must follow its law to the last bit
             self._laws.append((ids, logs))
-        if self._luck is None:
+        if self._noise is None:
             logs = draws.favoured(ids, logs, rest, place)
         else:
-            favours = logs + self._luck(ids, logs, place)
+            favours = logs + self._noise(ids, logs, place)
             logs = favours - torch.logaddexp(log_normalizer(favours), rest)[..., None]
         return ids, logs.nan_to_num(nan=-torch.inf, posinf=-torch.inf), at
 
@@ -170,7 +170,7 @@ class BeamSearch:
         return Level(tokens, numbers // count, own, values, ended), at.view(texts, -1).gather(1, numbers)
 
     def law(self, text: int, place: int) -> Distribution:
-        """What the token at a place was drawn from."""
+        """The distribution that the token at a place was drawn from."""
         ids, logs = (each[text, 0].numpy(force=True) for each in self._laws[place])
         possible = np.flatnonzero(np.exp(logs) > 0)
         order = possible[np.argsort(ids[possible])]
@@ -221,14 +221,14 @@ def _leading(above: Ints, ends: Bools) -> Bools:
     return leading
 
 
-def shared_luck(noises: Sequence[SharedNoise | None]) -> Luck | None:
+def shared_noise(noises: Sequence[SharedNoise | None]) -> AddedNoise | None:
     """The public noise of each text that is ranked by it, drawn on the host; None where no text is."""
     known = [noise for noise in noises if noise is not None]
     if not known:
         return None
     rows = [number for number, noise in enumerate(noises) if noise is not None]
 
-    def luck(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
+    def added_noise(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
         asked = ids[rows].reshape(-1).numpy(force=True)
         whose = np.repeat(np.arange(len(known)), len(asked) // len(known))
         drawn = -np.log(exponentials_of(known, whose, asked, place))
@@ -236,17 +236,17 @@ def shared_luck(noises: Sequence[SharedNoise | None]) -> Luck | None:
         added[rows] = torch.from_numpy(drawn).float().view(len(rows), *ids.shape[1:])
         return added.to(ids.device)
 
-    return luck
+    return added_noise
 
 
-def drawn_luck(contexts: Sequence[Context]) -> Luck:
-    """Coins of each text's own, which nothing else uses."""
+def drawn_noise(contexts: Sequence[Context]) -> AddedNoise:
+    """Noise of each text that nothing else uses."""
 
-    def luck(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
+    def added_noise(ids: torch.Tensor, _: torch.Tensor, place: int) -> torch.Tensor:
         rows = [
             -np.log(context.draft_coins(place, row.ravel()))
             for context, row in zip(contexts, ids.numpy(force=True), strict=True)
         ]
         return torch.from_numpy(np.stack(rows)).to(ids.device)[:, None]
 
-    return luck
+    return added_noise

@@ -1,4 +1,4 @@
-"""What acts on the logits of several texts, on the target's device, as a beam search over their drafts needs it."""
+"""Adjustments of the logits of several texts, on the target's device, for a beam search over their drafts."""
 
 from __future__ import annotations
 

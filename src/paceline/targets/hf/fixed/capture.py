@@ -4,8 +4,8 @@ A recording holds kernels and addresses, and no decision of the host. So a forwa
 that is called only if it was chosen), or that copies from the host, must not be recorded. `rehearse` detects that
 before a capture: a capture that fails half-way may leave the device unusable.
 
-An early exit cuts a recording in two: what the exit says is picked up between them, and heard while the device computes
-the second.
+An early exit cuts a recording in two: the early logits are copied between them, and read while the device computes the
+second.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Uncapturable(Exception):
 
 
 Leave = Callable[[torch.Tensor], Callable[[], None]]
-"""Called with the early logits of all rows, which the later layers may overwrite. It returns what is to be done once
-these layers are under way."""
+"""Called with the early logits of all rows, which the later layers may overwrite. It returns the work to do once these
+layers are under way."""
 
 
 def hear_nothing() -> None:
-    """What follows an exit without a listener."""
+    """The work after an exit without a listener: none."""
 
 
 def pass_by(_: torch.Tensor) -> Callable[[], None]:

@@ -68,7 +68,7 @@ def _kernels(device: torch.device) -> AbstractContextManager[None]:
 def split(
     rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """Attention over every piece of the text as a sequence of its own, then the mean weighted by the pieces' sums."""
+    """Attention over every piece of the text as a separate sequence, then the mean weighted by the pieces' sums."""
     piece, mixed = piece_of(keys.shape[2]), []
     for row, key, value, hidden in zip(rows, keys, values, mask[:, 0], strict=True):
         kv_heads, pieces = len(key), key.shape[1] // piece

@@ -40,11 +40,11 @@ NEAR = 0.05
 
 @dataclass(frozen=True)
 class LinkShape:
-    """What all drafts by a recording have in common."""
+    """The properties that all drafts by a recording share."""
 
     first: ForwardShape
     size: int | None
-    """Tokens are drafted of the first so many."""
+    """Only the first ``size`` ids are drafted; None for all."""
     cut: bool
     noisy: bool
 
@@ -112,7 +112,7 @@ class Links:
         return self._chosen(result, result.logits)
 
     def _chosen(self, result: Result, logits: torch.Tensor) -> Result:
-        """Note each text's next token, how likely it is to be chosen, and that it is the one to read."""
+        """Note each text's next token, its log-probability, and that it is the one to read."""
         logits = logits[:, None, : self.shape.size].float() / self._draws.temperatures
         best, ids = logits.topk(min(CANDIDATES, logits.shape[-1]), dim=-1)
         logs, rest = self._draws.logs(best, log_normalizer(logits))
@@ -133,7 +133,7 @@ class Links:
             following(pass_by)
 
     def read(self, chains: Sequence[Chain], job: ForwardJob) -> list[ChainDraft]:
-        """What was drafted; each draft ends behind the first token that nothing follows."""
+        """The drafts; each ends behind the first token that nothing follows."""
         depth = max(chain.depth for chain in chains)
         levels = self.levels(job, depth)
         return [_cut(chain, levels[:, :, number], depth) for number, chain in enumerate(chains)]

@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Recordings(OrderedDict[K, V]):
-    """At most so many; the least recently used one is dropped first."""
+    """A bounded number of recordings; the least recently used one is dropped first."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

@@ -87,8 +87,8 @@ class FixedPath(ForwardPath):
         """The path for a model, if it is ``wanted``; None: if the model is on one CUDA device. A model that rotates by
         the largest position of a forward (``switching``) has none: padding rows would change its rotation."""
         if switching and wanted:
-            who = type(own.model).__name__
-            warnings.warn(f"fixed shapes are not used: {who} rotates by the largest position", UserWarning, 3)
+            name = type(own.model).__name__
+            warnings.warn(f"fixed shapes are not used: {name} rotates by the largest position", UserWarning, 3)
         if wanted is None:
             devices = {weight.device for weight in own.model.parameters()}
             wanted = len(devices) == 1 and next(iter(devices)).type == "cuda"
@@ -142,7 +142,7 @@ class FixedPath(ForwardPath):
         return found
 
     def _tried(self, shape: Hashable, function: Callable[[], T | None]) -> T | None:
-        """What a function of recordings finds; None where it cannot be recorded, or must not be any more."""
+        """The result of a function of recordings; None where it cannot be recorded, or must not be any more."""
         if shape in self._too_large:
             return None
         try:

@@ -1,4 +1,4 @@
-"""The shapes that forwards are rounded up to. Each has a recording of its own, so there are few."""
+"""The shapes that forwards are rounded up to. Each has its own recording, so there are few."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class ForwardShape:
 
     @classmethod
     def of(cls, job: ForwardJob, capacity: int, *, any_length: bool = False, ahead: int = 0) -> ForwardShape:
-        """``any_length``: attention finds by itself how far a text goes, so one shape serves all lengths. So many rows
-        ``ahead`` follow before the memory is filled in again."""
+        """``any_length``: attention finds by itself how far a text goes, so one shape serves all lengths. ``ahead`` is
+        the number of rows that follow before the memory is filled in again."""
         first, count = block(slots_of(job))
         rows = power(max(len(request.tokens) for request in job.requests))
         length = (

@@ -44,7 +44,7 @@ class Slab:
         """Held while buffers move, and by every forward, so that they do not move meanwhile."""
         self._spare = spare
         self.on_move = [on_move] if on_move is not None else []
-        """What is called before buffers move or are given back."""
+        """The callback before buffers move or are given back."""
         self._taken: dict[int, weakref.ref[SlabRows]] = {}
         self._used: set[int] = set()
 
@@ -59,7 +59,7 @@ class Slab:
         return sum(b.nbytes for b in (*self.keys.values(), *self.values.values()))
 
     def open(self, capacity: int = 0) -> CacheRows:
-        """Rows in the lowest free slot; rows of their own where there is no memory for another slot."""
+        """Rows in the lowest free slot; separate rows if there is no memory for another slot."""
         with self.lock:
             return self._open(capacity)
 
@@ -166,7 +166,7 @@ class Slab:
 
 
 class SlabRows(CacheRows):
-    """The rows of one sequence in a slot. Where the slab cannot grow they leave it for buffers of their own."""
+    """The rows of one sequence in a slot. If the slab cannot grow they move to separate buffers."""
 
     def __init__(self, slab: Slab, slot: int, capacity: int) -> None:
         super().__init__(capacity)

@@ -116,8 +116,8 @@ class Step:
         return Result(logits, taps.hidden)
 
     def found(self, play: Callable[[Leave], Result], job: ForwardJob, hear: OnExit = ignore) -> Found:
-        """What a call of `compute` or of its recording finds for the rows of the job. ``hear`` is called in its middle
-        with their early logits, if any are wanted."""
+        """The result of `compute` or of its recording for the rows of the job. ``hear`` is called in its middle with
+        their early logits, if any are wanted."""
         early = list[torch.Tensor]()
 
         def leave(logits: torch.Tensor) -> Callable[[], None]:
@@ -129,7 +129,7 @@ class Step:
         return Found(self._pick(result.logits, job, everyone), Taps(hidden, early[0] if early else None))
 
     def _pick(self, rows: torch.Tensor, job: ForwardJob, numbers: Iterable[int]) -> torch.Tensor:
-        """Copies of the rows of these requests: what comes next overwrites the others."""
+        """Copies of the rows of these requests: the next forward overwrites the others."""
         slots, found = slots_of(job), list[torch.Tensor]()
         for number in numbers:
             start = (slots[number] - self.shape.first) * self.shape.rows

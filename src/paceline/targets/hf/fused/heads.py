@@ -30,7 +30,7 @@ QUERIES, BLOCK = 32, 8
 
 @compiled()
 def together(group: int) -> int:
-    """Rows whose attention is computed together at most, of so many queries each."""
+    """The most rows whose attention is computed together, of ``group`` queries each."""
     return max(1, min(BLOCK, QUERIES // group))
 
 
@@ -41,7 +41,7 @@ def own_floats(group: int, size: int, length: int) -> int:
 
 @compiled()
 def _prepared(job: int, row: int, head: int, norm: int, eps: float, spare: int) -> None:
-    """Norm and rotate one head of a row in its place; round it, where its products are to be exact."""
+    """Norm and rotate one head of a row in its place; round it, if its products must be exact."""
     J = longs_at(job)
     size = J[at.SIZE]
     values, before, half = floats_at(head), floats_at(spare), size // 2

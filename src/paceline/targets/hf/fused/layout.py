@@ -1,4 +1,4 @@
-"""Where things stand in the tables that a forward is given: addresses and sizes, all whole numbers.
+"""Layout of the tables that a forward is given: addresses and sizes, all whole numbers.
 
 A call with hundreds of arrays would take longer than the forward of a small model.
 """
@@ -20,7 +20,7 @@ A call with hundreds of arrays would take longer than the forward of a small mod
 ) = range(61)
 
 # How a text's tokens are chosen, as `Warps` has it; the temperature, the mass and the least weight are doubles. Its
-# draft has so many tokens at most, and fewer where one of its ends comes; so many forwards read it.
+# draft has a largest number of tokens, and fewer where it meets an end; a number of forwards read it.
 (
     LENGTH, READ, SIZE_OF_RACE, TEMPERATURE, MOST, MASS, LEAST,
     IS_NOISY, INDEX, SAMPLE, SEED, _S2, ENDS, END_COUNT,

@@ -48,7 +48,7 @@ class _Mix:
                 self._part(query, count, part, LEAST_FLOATS)
 
     def _part(self, query: Any, count: int, part: Any, numbers: int) -> None:
-        """So many numbers of each value, for so many queries."""
+        """``numbers`` numbers of each value, for ``count`` queries."""
         builder, vectors = self._builder, range(numbers // WIDTH)
         totals = [self._total(query, number, part) for number in range(count)]
         begun = [[builder.load(self._at(total, vector), align=8) for vector in vectors] for total in totals]
@@ -69,7 +69,7 @@ class _Mix:
                 builder.store(value, self._at(total, vector), align=8)
 
     def _wide(self, place: Any, numbers: int) -> list[Any]:
-        """So many numbers of a value, as vectors of doubles."""
+        """``numbers`` numbers of a value, as vectors of doubles."""
         values = self._kind.widened(self._builder, place, numbers)
         kind = ir.VectorType(INT, WIDTH)
         masks = [ir.Constant(kind, list(range(first, first + WIDTH))) for first in range(0, numbers, WIDTH)]

@@ -1,4 +1,4 @@
-"""What a forward reads, by its address: a model's weights, its rows, and memory to work in."""
+"""The inputs of a forward, by address: a model's weights, its rows, and memory to work in."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class Workspace:
         self._fields, self._places = list[int](), np.zeros(0, np.int64)
 
     def into(self, job: Table, rows: int, length: int) -> None:
-        """Addresses of memory for so many rows of texts up to this length."""
+        """Addresses of memory for ``rows`` rows of texts up to this length."""
         threads = int(job[at.THREADS])
         if rows > self._rows or length > self._length or threads > self._threads:
             self._grow(max(rows, self._rows), length, threads)

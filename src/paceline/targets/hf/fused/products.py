@@ -42,11 +42,11 @@ class _Product:
             self._tile(output, row, 1, 1, together=False)
 
     def _has(self, count: int) -> Any:
-        """Whether so many rows are left over."""
+        """Whether ``count`` rows are left over."""
         return self._builder.icmp_signed("!=", self._builder.and_(self._count, long(count)), long(0))
 
     def _count_tiles(self, fours: Any) -> None:
-        """How many tiles the outputs that stand together have, and the number of the first one for so many rows."""
+        """The number of tiles of the adjacent outputs, and of the first one for each number of rows."""
         builder, parts = self._builder, {count: long(OUTPUTS // outputs) for count, outputs in self._kind.SPLIT.items()}
         twos = builder.mul(builder.lshr(fours, long(2)), parts[4])
         ones = builder.add(twos, builder.select(self._has(2), parts[2], long(0)))
@@ -60,7 +60,7 @@ class _Product:
         self._steps_ask = builder.udiv(long(OUTPUTS * self._kind.STEP_BYTES), tiles)
 
     def _tiles(self, output: Any, row: Any, count: int) -> None:
-        """The outputs that stand together, with so many rows."""
+        """The adjacent outputs, with ``count`` rows."""
         outputs = self._kind.SPLIT[count]
         for part in range(0, OUTPUTS, outputs):
             self._tile(output, row, count, outputs, part)
@@ -85,7 +85,7 @@ class _Product:
                 self._store(sums[place][other], builder.add(number, long(other)), builder.add(row, long(place)))
 
     def _ahead(self, begin: Any, row: Any, count: int, part: int) -> Any:
-        """What a tile asks for: its share of the memory behind the outputs that stand together."""
+        """The address that a tile prefetches: its share of the memory behind the adjacent outputs."""
         builder = self._builder
         parts = OUTPUTS // self._kind.SPLIT[count]
         before = builder.mul(builder.lshr(row, long(2)), long(parts)) if count == 4 else self._number[count]

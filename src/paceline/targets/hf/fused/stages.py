@@ -109,7 +109,7 @@ def reach(count: int, form: int) -> int:
 
 @compiled()
 def size_of(padded: int, form: int) -> int:
-    """Bytes of a row of so many whole numbers."""
+    """Bytes of a row of ``padded`` whole numbers."""
     if form == at.SHORTS:
         return 2 * padded
     if form == at.BYTES:

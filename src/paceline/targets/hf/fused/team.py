@@ -1,7 +1,7 @@
 """Threads that compute beside the one that asks for it.
 
 They look for work for a short while, since the next forward comes soon, and then sleep until they are woken: an idle
-program uses no processor. Stages take microseconds, so within a forward nobody sleeps.
+program uses no processor. Stages take microseconds, so within a forward no thread sleeps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paceline.targets.hf.fused.vector import add, call, load, longs_at, pause, y
 Table = NDArray[np.int64]
 
 APART = 16
-"""Counters lie so many whole numbers apart, each on a cache line of its own."""
+"""Whole numbers from one counter to the next, so that each is on a separate cache line."""
 CALLS, DONE, MEETING, TASK, STOP, ASLEEP, LED = (place * APART for place in range(7))
 COUNTERS = 7 * APART
 WAITS = 100_000
@@ -30,7 +30,7 @@ WAITS = 100_000
 
 @compiled(public=True)
 def serve(control: int, thread: int, seen: int) -> int:
-    """Compute what comes until nothing has come for a while; the number of the last call, or -1 at the end."""
+    """Compute calls until none has come for a while; returns the number of the last one, or -1 at the end."""
     C, looks = longs_at(control), 0
     while looks < WAITS:
         now = load(control + 8 * CALLS)
@@ -111,14 +111,14 @@ class Team:
         return int(read(self._address + 8 * CALLS))
 
     def _size(self, others: int) -> None:
-        """Have so many threads beside the caller's. None is ended where the caller is to compute alone for once."""
+        """Keep ``others`` threads beside the caller's. None is ended if the caller computes alone for once."""
         if 0 < others < len(self._threads):
             self._end()
         while len(self._threads) < others:
             self._begin()
 
     def _begin(self) -> None:
-        serve.compile("int64(int64, int64, int64)")  # here, for a thread of its own could tell nobody that it failed
+        serve.compile("int64(int64, int64, int64)")  # here, since a failure in a separate thread would go unreported
         if not self._registered:
             atexit.register(self.close)
             self._registered = True

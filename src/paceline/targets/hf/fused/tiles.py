@@ -67,7 +67,7 @@ class Tile(ABC):
     SCALED: ClassVar[bool]
     """Whether sums are whole numbers, to be scaled."""
     CACHE: ClassVar[int] = NEAREST
-    """What is asked for comes into this one."""
+    """The cache level into which data is prefetched."""
 
     def __init__(self, builder: Any, count: int, outputs: int) -> None:
         self.builder, self.count, self.outputs = builder, count, outputs
@@ -127,7 +127,7 @@ class _OfBytes(Tile):
     ROW_SHIFT: ClassVar[int]
     """Of an input, to the bytes of a row's value."""
     ZERO: ClassVar[int]
-    """The weight 0 as it stands in memory."""
+    """The weight 0 as stored in memory."""
 
     @staticmethod
     def bytes_of(builder: Any, inputs: Any) -> Any:
@@ -338,7 +338,7 @@ class Floats(Tile):
 
     @classmethod
     def widened(cls, builder: Any, address: Any, count: int) -> Any:
-        """So many weights as floats."""
+        """``count`` weights as floats."""
         return loaded(builder, address, ir.VectorType(FLOAT, count))
 
     def _whole(self, values: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What numba's Python does not say: memory by its address, bits of floats, atomic counters, LLVM's own functions."""
+"""Operations that numba's Python lacks: memory by its address, bits of floats, atomic counters, LLVM's own
+functions."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def add(context: Any, address: Any, value: Any) -> Built:
 
 
 def _caller(count: int) -> Any:
-    """Calls the function at an address with so many whole numbers."""
+    """Calls the function at an address with ``count`` whole numbers."""
     longs = [types.int64] * count
 
     def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:

@@ -31,7 +31,7 @@ PAGE = 1 << 21
 
 
 class WeightKind(NamedTuple):
-    """What weights consist of, and the function that computes with them."""
+    """The parts of weights, and the function that computes with them."""
 
     name: str
     form: int
@@ -76,7 +76,7 @@ class Weights(NamedTuple):
 
 
 def can_be(kind: WeightKind, inputs: int) -> bool:
-    """Whether a weight with so many inputs can be computed: vectors divide floats, and to integers zeros are added."""
+    """Whether a weight of ``inputs`` inputs can be computed: vectors divide floats, and to integers zeros are added."""
     return kind.form != at.FLOATS or inputs % LEAST_FLOATS == 0
 
 

@@ -177,7 +177,7 @@ def tile(rows: int, width: int, dtype: torch.dtype) -> tuple[int, int]:
 
 
 def splits_of(programs: int, blocks: int, device: torch.device) -> int:
-    """How many parts a text is read in: so many that all of a GPU reads, a power of two."""
+    """How many parts a text is read in: a power of two, enough to occupy the whole GPU."""
     wanted = min(WAVES * processors(device) // programs, blocks, SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)
 

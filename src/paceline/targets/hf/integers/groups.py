@@ -41,7 +41,7 @@ def _rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 
 
 def largest_multiplier(inputs: int) -> int:
-    """Sums of so many products then fit into 32 bits."""
+    """The largest multiplier with which sums of ``inputs`` products fit into 32 bits."""
     return min(SHORT, INT // (-LOWEST * LARGEST_ROW * inputs))
 
 

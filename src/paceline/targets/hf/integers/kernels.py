@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from paceline.targets.hf.fused.weights import Weights
 
 ZERO = 128
-"""What stands for zero where rows are unsigned."""
+"""The value of zero in unsigned rows."""
 LARGEST_INT8 = 127
 """The largest value of a row."""
 FARTHEST = 128
 """The largest magnitude of a weight, of -128."""
 EXACT_SUM = 2**24 // (LARGEST_INT8 * FARTHEST)
-"""So many products of two such numbers add up exactly in float32, in any order."""
+"""The number of products of two such numbers that add up exactly in float32, in any order."""
 EXACT_HALF = 2**24 // (64 * FARTHEST)
-"""So many products of a weight and half of a row's number."""
+"""The same for products of a weight and half of a row's number."""
 TRIED_ROWS = (1, 2, 3, 5, 8, 17, 40)
 OTHERS, HEAD = 2, 64
 """Norms, roundings and exponentials of the lean path for each of its products, and the size of a head."""
@@ -43,7 +43,7 @@ SHOWN = 150
 TIMED = (1024, 8192)
 """Inputs and outputs of the weight that kernels are timed with."""
 FAILS = (RuntimeError, AttributeError, NotImplementedError)
-"""What torch raises where it has no such kernel for this processor."""
+"""The errors of torch if it has no such kernel for this processor."""
 
 
 class Product(ABC):
@@ -208,7 +208,7 @@ KERNELS: tuple[type[Product], ...] = (Fbgemm, OneDNN, FbgemmHalves, PlainProduct
 
 @cache
 def fastest(threads: int, *, compiled: bool = False) -> type[Product]:
-    """The fastest of the exact kernels on this processor with so many threads."""
+    """The fastest of the exact kernels on this processor with ``threads`` threads."""
     own = [Compiled] if compiled else []
     if compiled and not _multiplies_in_one():
         return Compiled

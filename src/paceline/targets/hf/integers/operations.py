@@ -67,7 +67,7 @@ class ExactOperations(Operations):
 
 
 class ExactKVCache(KVCache):
-    """Each sequence's rows in buffers of its own: keys in float32, values in float64, both rounded.
+    """Each sequence's rows in separate buffers: keys in float32, values in float64, both rounded.
 
     Values that are no numbers are written as zeros: those of a hidden row are multiplied by weights of zero, and would
     reach rows that do not see it. Rows that see it find its keys, which are no numbers either, because the states that
@@ -156,7 +156,7 @@ def coarse(heads: torch.Tensor) -> torch.Tensor:
 
 
 def coarseness(size: int) -> float:
-    """What the power of two below the largest value of a head is multiplied with to round the head, by `_rounded`."""
+    """The factor of the power of two below a head's largest value with which `_rounded` rounds the head."""
     bits = (FLOAT_BITS - math.ceil(math.log2(size))) // 2
     return float(1.5 * 2.0 ** (FLOAT_BITS - bits))
 

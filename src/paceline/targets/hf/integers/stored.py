@@ -42,7 +42,7 @@ IN_ORDER = (None, False, "weight", "static")
 WEIGHTS = {"num_bits": (8,), "type": ("int",), "symmetric": (True,), "strategy": ("channel", "tensor")}
 INPUTS = {"num_bits": (8,), "type": ("int",), "symmetric": (True,), "strategy": ("token",), "dynamic": (True,)}
 DEFAULTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "tensor", "dynamic": False}
-"""What a field that is left out stands for."""
+"""The default of a field that is left out."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _refusal(name: str, reason: str) -> UnsupportedModel:
 
 
 def _other_scheme(fields: dict[str, Any]) -> str | None:
-    """What a compressed-tensors configuration asks for beyond 8-bit integers by channel and row."""
+    """The requests of a compressed-tensors configuration beyond 8-bit integers by channel and row."""
     if (kind := fields.get("format")) != "int-quantized":
         return f"format {kind}"
     sparsity = fields.get("sparsity_config") or {}
@@ -142,7 +142,7 @@ def _other_scheme(fields: dict[str, Any]) -> str | None:
 
 
 def _other_numbers(numbers: Any, wanted: dict[str, tuple[Any, ...]]) -> str | None:
-    """What is other than wanted in how weights or inputs are rounded."""
+    """The unsupported parts of how weights or inputs are rounded."""
     if not isinstance(numbers, dict):
         return "no integers"
     for field, known in wanted.items():
@@ -169,8 +169,8 @@ def _is_empty(value: Any) -> bool:
 
 
 def _other_torchao(fields: dict[str, Any]) -> str | None:
-    """What a torchao configuration asks for but 8-bit integers in weights and inputs. The details stand with each
-    tensor."""
+    """The requests of a torchao configuration other than 8-bit integers in weights and inputs. The details stand with
+    each tensor."""
     kind = fields.get("quant_type")
     default = kind.get("default") if isinstance(kind, dict) else None
     said = default.get("_type") if isinstance(default, dict) else kind
@@ -193,7 +193,7 @@ class Stored:
         for path in paths:
             try:
                 opened: Any = safe_open(path, framework="pt")
-            except Exception as error:  # safetensors raises errors of its own
+            except Exception as error:  # safetensors has its own error types
                 raise DamagedFile(f"{path} cannot be read as weights: {in_one_line(error)}") from error
             self._files |= dict.fromkeys(opened.keys(), opened)
             self._said |= opened.metadata() or {}
@@ -236,7 +236,7 @@ class Stored:
         return [key for key in extra if not any(key.endswith(e) and key.removesuffix(e) in self.layers for e in mine)]
 
     def note(self, model: nn.Module) -> str:
-        """What a user should know of these integers."""
+        """A note for the user about these integers."""
         kept = [key for key, part in model.named_modules() if type(part) is nn.Linear and key not in self.layers]
         rounded = f"; {folder.listed(kept)}, in floats there, rounded at load" if kept else ""
         return f"computed in the checkpoint's own 8-bit integers ({self._layout.name}){rounded}"
@@ -276,7 +276,7 @@ class Stored:
             raise _refusal(self._name, f"{layer} with inputs that are not rounded by row")
 
     def _beside(self, layer: str) -> Iterator[str]:
-        """The tensors of a layer, which has no layers of its own."""
+        """The tensors of a layer without sublayers."""
         return (key for key in self._files if key.rpartition(".")[0] == layer)
 
 

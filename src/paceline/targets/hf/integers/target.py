@@ -163,13 +163,13 @@ def check_place(
     stored: bool = False,
 ) -> None:
     """Refuse a type, a place or recorded forwards, which integers do not have, before weights are read. ``stored`` are
-    the checkpoint's own integers, which nobody asked for."""
+    the checkpoint's own integers, which were not requested."""
     if device.type != "cpu" or device_map is not None:
         if stored:
             raise UnsupportedModel(
                 f"{name} is in 8-bit integers, which are for CPUs; leave the device out, or use the original model"
             )
-        raise InputError(f"quantize=int{bits} is for CPUs; leave it out, or the device that {name} is to be on")
+        raise InputError(f"quantize=int{bits} is for CPUs; leave it out, or the device for {name}")
     what = f"{name} is in 8-bit integers and" if stored else f"quantize=int{bits}"
     kind = UnsupportedModel if stored else InputError
     if dtype not in (None, torch.float32):

@@ -12,6 +12,6 @@ def add(commands: Subparsers) -> None:
     text = "seconds of the parts of a round: forwards, drafting, logits, and our loop beside transformers' own"
     said = f"Times {text}. All of a table take turns; figures are medians, in milliseconds."
     parser: Parser = commands.add_parser("time", help=text, description=said)
-    subjects = parser.add_subparsers(dest="subject", metavar="SUBJECT", help="what is timed")
+    subjects = parser.add_subparsers(dest="subject", metavar="SUBJECT", help="the part to time")
     for subject in SUBJECTS:
         subject.add(subjects)

@@ -1,4 +1,4 @@
-"""``paceline bench time drafting``: what methods take to draft and to learn, by themselves or between forwards."""
+"""``paceline bench time drafting``: the time of methods to draft and to learn, by themselves or between forwards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add(subjects: Subparsers) -> None:
     parser: Parser = subjects.add_parser(
         "drafting",
         run=run,
-        help="what methods take to draft, by themselves or as a share of a model's rounds",
+        help="the time of drafting, by itself or as a share of a model's rounds",
         description=(
             "Times drafting and learning of each method, at temperature 0 and with the public noise at 0.8. Without a "
             "model: drafts of 60 and 120 nodes in a vocabulary of 151,936 tokens, behind a text of 4,096. With "

@@ -47,7 +47,7 @@ def add(subjects: Subparsers) -> None:
     parser.several("--model -m", "MODEL", text, dest="models", default=list(MODELS))
     parser.add_draft_model()
     parser.add_trust()
-    text = f"what to compare: {', '.join(METHODS)} (default: all; assistant where there is a draft model)"
+    text = f"methods to compare: {', '.join(METHODS)} (default: all; assistant if there is a draft model)"
     parser.several("--method", "METHOD", text, dest="methods", choices=METHODS)
     parser.add_place(DTYPE)
     parser.set_defaults(quantize=None)  # transformers computes no such layers to compare with
@@ -155,8 +155,8 @@ def _notes(setup: dict[str, Any], found: Sequence[Contest], prompts: int) -> Ite
     yield f"{' or '.join(map(str, lengths))} tokens from each of {counted(prompts, 'prompt')}"
     if any(contest.parts for contest in found):
         yield (
-            f"'paceline check --model {setup['model']} --dtype {setup['dtype']}' tells near ties of the arithmetic "
-            "from bugs"
+            f"'paceline check --model {setup['model']} --dtype {setup['dtype']}' distinguishes near ties of "
+            "the arithmetic from bugs"
         )
     spread = max((contest.spread for contest in found if contest.spread is not None), default=None)
     repeated = max(contest.repetition for contest in found)

@@ -25,7 +25,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
 }
 """How a figure is written."""
 BASE = "rows"
-"""Columns of so many rows also say how many times the first column they take."""
+"""Columns by number of rows also say how many times the first column they take."""
 
 
 def times_table(lines: Sequence[TimedLine], across: str | None = None) -> str:
