@@ -199,7 +199,7 @@ def test_on_real_text_entries_are_those_of_the_text(tokenizer: str) -> None:
     if tokenizer != "pocket" and not place.exists():
         pytest.skip("needs the tokenizers of ../shared/data")
     vocabulary = open_vocabulary(tokenizer if tokenizer == "pocket" else str(place))
-    text = (ROOT / "docs" / "dictionaries.md").read_text(encoding="utf8")[:9000]
+    text = (ROOT / "docs" / "making.md").read_text(encoding="utf8")[:9000]
     lines = [" ".join(words) for line in text.split("\n") if (words := re.findall(r"[^\W\d_]+", line))]
     assert len(vocabulary.encode_all(["x"])[0]) == 1
     spellings = {word: tuple(vocabulary.encode_all([f"x {word}"])[0][1:]) for line in lines for word in line.split()}

@@ -1,7 +1,7 @@
 """Drafts of fixed shapes: recorded once, played back for other texts, and never anything but the model's own rows.
 
 No GPU is needed: forwards are recorded on a `Tape`, which repeats what a CUDA graph would repeat. What a tape cannot
-show (streams, memory pools, what CUDA's kernels find) is for the machine that has one; see docs/cuda.md.
+show (streams, memory pools, what CUDA's kernels find) is for the machine that has one; see docs/devices.md.
 """
 
 import gc
@@ -774,7 +774,9 @@ def test_graphs_are_cut_and_heard_in_this_order(monkeypatch: pytest.MonkeyPatch)
 
 
 def page(language: str) -> list[str]:
-    text = (Path(__file__).parent.parent / "docs" / "cuda.md").read_text(encoding="utf8")
+    text = (
+        (Path(__file__).parent.parent / "docs" / "devices.md").read_text(encoding="utf8").partition("\n## On CUDA")[2]
+    )
     blocks = re.findall(r"^```(.*?)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [block for marked, block in blocks if marked == language]
 

@@ -272,10 +272,10 @@ def load(
 
     ``quantize="int8"`` computes in 8-bit integers on a CPU: in a quarter of the memory, and faster, with a text that is
     the same under every method by arithmetic, not only up to near ties. ``quantize="int4"`` takes half of that memory
-    again, and changes the model more (docs/cpu.md).
+    again, and changes the model more (docs/devices.md).
 
     ``fixed_shapes`` asks for forwards that are recorded once for all drafts of a shape, or forbids them; by default a
-    model on a CUDA device has them (docs/cuda.md).
+    model on a CUDA device has them (docs/devices.md).
 
     Before the first text of a model on a CPU a few forwards are timed, in at most 2 seconds and once for a machine, so
     that planners know what rows cost. ``probe=False`` leaves that out.

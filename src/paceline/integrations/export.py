@@ -50,7 +50,7 @@ CHAIN = 10
 INSTALLED = "paceline is installed beside vLLM, and files are named as they are found on this machine"
 COST = (
     "a proposer costs: vLLM schedules no step ahead with one, and where next to nothing was accepted it ran at 0.85 to "
-    "0.93 of plain vLLM (docs/vllm.md)"
+    "0.93 of plain vLLM (docs/engines.md)"
 )
 INSIDE: tuple[str, ...] = (ONE_LINE, INSTALLED, NO_NOISE, COST)
 AUTO = "suffix+foresight"
