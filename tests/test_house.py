@@ -433,6 +433,79 @@ def test_a_long_file_and_a_long_function_are_seen() -> None:
     assert len(too_long(path, "x = 1\n" * (FILE_LINES + 1))) == 1
 
 
+ROOM_LINES = {
+    "paceline": {
+        "errors": 150,
+        "files": 1000,
+        "compiled": 100,
+        "launching": 50,
+        "once": 50,
+        "recent": 50,
+        "vocabulary": 1100,
+        "translate": 700,
+        "law": 2750,
+        "context": 300,
+        "tree": 450,
+        "verify": 200,
+        "dictionary": 900,
+        "targets": 13550,
+        "drafters": 8700,
+        "planning": 2450,
+        "engine": 1900,
+        "api": 2350,
+        "testing": 300,
+        "integrations": 2050,
+        "cli": 2100,
+    },
+    "paceline_lab": {
+        "check": 1850,
+        "bench": 9950,
+        "machine": 1850,
+        "measure": 100,
+        "demo": 200,
+        "commands": 2450,
+    },
+    "paceline_make": {
+        "states": 100,
+        "cluster": 50,
+        "cards": 50,
+        "texts": 950,
+        "dictionary": 1700,
+        "redrafter": 1400,
+        "commands": 1250,
+    },
+}
+"""The most lines that a room may have: what there is and a little more. A change that needs more raises its number, so
+that a review sees it."""
+
+
+def over_budget(lines: dict[str, int]) -> list[str]:
+    """Rooms with more lines than they may have, and budgets that are too large to bind."""
+    budgets = {f"{package}.{room}": most for package, rooms in ROOM_LINES.items() for room, most in rooms.items()}
+    return [
+        *(f"{room} has {count} lines, over {budgets[room]}" for room, count in lines.items() if count > budgets[room]),
+        *(
+            f"{room} may have {most} lines and has {lines[room]}"
+            for room, most in budgets.items()
+            if most > 1.25 * lines[room] + 100
+        ),
+    ]
+
+
+def test_no_room_outgrows_its_budget() -> None:
+    lines = Counter[str]()
+    for file in source_files():
+        if (room := room_of(file.relative_to(SRC))) in ORDER:
+            lines[room] += len(file.read_text(encoding="utf8").splitlines())
+    assert over_budget(lines) == []
+
+
+def test_a_room_that_outgrows_its_budget_is_seen() -> None:
+    lines = {f"{package}.{room}": most for package, rooms in ROOM_LINES.items() for room, most in rooms.items()}
+    assert over_budget(lines) == []
+    assert len(over_budget(lines | {"paceline.law": lines["paceline.law"] + 1, "paceline_lab.bench": 100})) == 2
+
+
 def named_twice(sources: dict[str, str]) -> list[str]:
     """Public classes of the same name in two rooms: a reader would take one for the other."""
     homes: dict[str, set[str]] = {}
