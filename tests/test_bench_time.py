@@ -420,7 +420,7 @@ def test_the_bench_tells_a_text_that_differs(
     texts = [one["text"] for one in json.loads(out.splitlines()[-1])["lines"]]
     assert texts == ["parts at token 6 of prompt 2", "equal", "equal"]
     assert texts[0] in out
-    assert "'paceline check --model pocket --dtype float32' tells" in " ".join(out.split())
+    assert "'paceline check --model pocket --dtype float32' distinguishes" in " ".join(out.split())
 
 
 def test_an_interrupted_bench_leaves_nothing_changed(

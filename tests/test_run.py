@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import paceline
 from clock import MadeClock
@@ -239,7 +238,7 @@ def test_shapes_that_a_device_prepares_for_are_seen_before_anything_is_timed(
     long = replace(long, turns=("0314203" * 100,))
     for device, asked in (("cpu", [12, 12]), ("meta", [12, 40, 40])):
         target, echo = tabled(), Echo([1, 2, 3])
-        monkeypatch.setattr(TableTarget, "device", torch.device(device))
+        monkeypatch.setattr(TableTarget, "device", device)
         plan: dict[str, Any] = {"max_new_tokens": 12 if device == "cpu" else 40}
         referee = refereed(tmp_path / device, target=target, workload=[short, long, short], peers=[echo], **plan)
         referee._warm_up()

@@ -48,7 +48,7 @@ MOST = {
     **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget", "rows"), 4096),
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
     **dict.fromkeys(("ahead", "blocks"), 1024),
-    **dict.fromkeys(("window", "exit", "rank", "kept", "batch_size"), 10_000_000),
+    **dict.fromkeys(("window", "exit", "rank", "kept", "batch_size", "vocabulary"), 10_000_000),
     "positions": 1 << 40,
     "epochs": 10_000,
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
