@@ -207,11 +207,18 @@ def test_rows_of_the_last_texts_are_kept_for_all_settings(kind: type[WorkerAssis
         assistant = kind(kept, model=model, length=4, top=top)
         return Rollout(assistant, Context(prompt, Sampling(), Ending(max_new_tokens=50)), "mirror")
 
+    def grow(rollout: Rollout) -> None:
+        network = rollout._assistant.network
+        while live := rollout.live:
+            if not network.read_pieces(list({growth.state: None for growth in live})):
+                network.add_level(live)
+
     for prompt in prompts:
         rollout = opened(prompt, 1)
         rollout.ahead(Ahead(4, np.arange(1, 4), np.arange(-1, 2), np.array([2, 1, 0]), np.array([4, 5, 5])))
-        rollout._assistant.network.grow(rollout.live)
+        grow(rollout)
         rollout.go([1, 2, 3, 4], 4)
+        grow(rollout)
         assert rollout.window() is not None
         rollout.end()
     assert len(kept) == 2
