@@ -47,6 +47,7 @@ from paceline.drafters.networks.mirror.process import DraftProcess
 from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.networks.mirror.rollout import Rollout
 from paceline.drafters.networks.mirror.worker import Worker, WorkerAssistant, facts_of
+from paceline.drafters.networks.network import IN_PASSING
 from paceline.drafters.sharing import Shared
 from paceline.engine.serial import run
 from paceline.errors import DrafterWarning, InputError
@@ -222,7 +223,8 @@ def test_rows_of_the_last_texts_are_kept_for_all_settings(kind: type[WorkerAssis
         assert rollout.window() is not None
         rollout.end()
     assert len(kept) == 2
-    assert [opened(prompt, 2)._text.rows.committed for prompt in prompts] == [len(prompts[0]) - 1] * 2
+    begun = [opened(prompt, 2)._text.rows.committed for prompt in prompts]
+    assert min(begun) >= len(prompts[0]) - IN_PASSING, "the last tokens were read with the draft"
 
 
 def test_a_worker_has_one_store_of_rows() -> None:
