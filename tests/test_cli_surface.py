@@ -154,6 +154,7 @@ def test_only_what_argparse_takes_for_a_flag_is_one(given: str, found: str | Non
         ("run", "write generate"),
         ("genrate", "did you mean generate?"),
         ("serve", "there is no server"),
+        ("finetune", "write train"),
         ("xyz", "choose "),
     ],
 )

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drafting import context_of
 from engine import PROMPT, SIZE, habitual
 from paceline.api.model import LanguageModel
+from paceline.drafters import Ask, Budget
 from paceline.drafters.networks.assistant import Assistant, DraftModel
 from paceline.targets.table import TableRows, TableTarget
 
@@ -80,3 +82,16 @@ def test_a_draft_model_reads_again_what_it_lost() -> None:
         assert found.tokens == expected.tokens == plain().generate(prompt, method="plain", max_new_tokens=30).tokens
         assert found.totals.accepted == expected.totals.accepted > 0, "drafts are those of exact rows"
     assert model.back > 0
+
+
+@pytest.mark.parametrize("top", [1, 2])
+def test_a_draft_may_be_asked_for_twice(top: int) -> None:
+    """Nothing has followed, so the last token is read again; the rows of the draft before are gone with it."""
+    context, drafts = context_of([*PROMPT, 3, 4, 5]), []
+    for kind in (CoarseTarget, lambda: TableTarget(habitual(memory=2), SIZE)):
+        drafter = Assistant(model=DraftModel(kind()), top=top)
+        drafter.fit(TableTarget(habitual(memory=2), SIZE))
+        state = drafter.open(context)
+        drafts += [drafter.propose([Ask(state, Budget(8, 4))])[0].tokens.tolist() for _ in range(3)]
+    assert len(drafts[0]) > 1
+    assert all(draft == drafts[0] for draft in drafts)

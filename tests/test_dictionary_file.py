@@ -1,11 +1,13 @@
 """A dictionary's file comes back as it was written, and whatever else it is, it does no harm."""
 
 import json
+import lzma
 import os
 import random
 import sys
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -345,7 +347,8 @@ def test_what_two_keys_share_is_told_in_one_way(tmp_path: Path) -> None:
         ({}, {"ends": [8, 0], "tails": [0] * 8}, "a completion has an impossible length"),
         ({}, {"tails": [0]}, "its completions have another number of tokens than it says"),
         ({}, {"ends": [0]}, "another number of ends than it says"),
-        ({}, {"ends": [0, 0, 0]}, "another number of ends than it says"),
+        *(({}, {name: [0] * 17}, f"its {name} are more than its entries can have")
+          for name in ("keys", "strays", "ends", "tails")),
         ({}, {"strays": [0]}, "strays from one that it does not lead to"),
         ({}, {"strays": [2]}, "its strays are out of order"),
         ({}, {"strays": [2**32 - 1]}, "its strays are out of order"),
@@ -478,6 +481,28 @@ def peak(work: Callable[[], Any]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["keys", "strays", "ends", "tails"])
+def test_a_section_that_is_too_long_takes_no_memory(name: str, written: Path) -> None:
+    described, sections = taken_apart(written)
+    long, said = np.zeros(2**21, sections[name].dtype), list[str | None]()
+    written.write_bytes(sealed(described, {**sections, name: long}))
+    assert peak(lambda: said.append(refused(written))) < 2**20
+    assert f"its {name} are more than its entries can have" in (said[0] or "")
+
+
+def test_a_file_beyond_the_limit_is_refused_unread(written: Path) -> None:
+    os.truncate(written, file.LARGEST + 1)
+    assert f"at most {file.LARGEST} bytes" in (refused(written) or "")
+
+
+def test_an_earlier_file_may_be_packed_tightly(before: Path) -> None:
+    """Beyond eight times its packed size it may hold up to 4 MiB."""
+    few = dict.fromkeys(("alphabet", "key_tokens", "ends", "strays", "tail_tokens"), 0)
+    header = replace(old.read_old(before, memoryview(before.read_bytes()))[0], entries=2**19, **few)
+    packed = lzma.compress(bytes(2**21), format=lzma.FORMAT_RAW, filters=old.FILTERS)
+    assert len(old.unpacked(before, header, memoryview(packed))["levels"]) == 2**19
 
 
 def text_before(path: Path, **numbers: int) -> bytes:

@@ -203,6 +203,20 @@ def test_every_dictionary_has_an_index_of_its_own(written: tuple[Path, Entries],
     assert path.exists()
 
 
+def test_files_of_one_checksum_do_not_share_an_index(
+    written: tuple[Path, Entries], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checksum can be forged."""
+    monkeypatch.setattr(arrays, "checksum", lambda *_: 0)
+    path, entries = written
+    write(path, entries)
+    others = {key: (tokens, 15 - first, rest) for key, (tokens, first, rest) in entries.items()}
+    write(tmp_path / "forged.dict", others)
+    assert len({index.file.FORMAT.open(one).digest for one in (path, tmp_path / "forged.dict")}) == 1
+    works(tmp_path / "forged.dict", others)
+    works(path, entries)
+
+
 def test_a_file_that_changes_while_it_is_opened_does_not_spoil_the_cache(
     written: tuple[Path, Entries], tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

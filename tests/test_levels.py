@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,25 @@ def world(odds: float, level: float, seed: int = 0) -> World:
     """One without cheap drafts."""
     draft = chain([odds] * 4, name="model")
     return World(lambda *_: EMPTY, seconds, seconds_draft=0.0003, seed=seed, expensive=draft, seconds_level=level)
+
+
+def test_rounds_of_another_thread_are_noted_after_costs_are_read() -> None:
+    """Texts of several threads share the costs of a target."""
+    costs = Costs()
+
+    class Slow:
+        @property
+        def known(self) -> bool:
+            thread.start()
+            thread.join(0.2)
+            return False
+
+    thread = Thread(target=costs.note, args=(Timing(rows=1, seconds=1.0, length=5000),))
+    costs._curves[1, 0] = Slow()  # type: ignore[assignment]
+    assert not costs.known
+    thread.join()
+    assert costs.knows_plain(1, 5000) is False
+    assert len(costs._curves) == 2
 
 
 def planner() -> Adaptive:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import queue
 import random
 import re
 import signal
@@ -34,7 +35,8 @@ from paceline.api.settings import Settings
 from paceline.api.writing import Generation
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
-from paceline.drafters.networks.assistant import Assistant
+from paceline.drafters.networks.assistant import Assistant, DraftModel
+from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.mirror import drafter as drafter_module
 from paceline.drafters.networks.mirror import place as place_module
 from paceline.drafters.networks.mirror import process as process_module
@@ -44,12 +46,15 @@ from paceline.drafters.networks.mirror.place import DraftPlace, spot, usable_cor
 from paceline.drafters.networks.mirror.process import DraftProcess
 from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.networks.mirror.rollout import Rollout
+from paceline.drafters.networks.mirror.worker import Worker, WorkerAssistant, facts_of
+from paceline.drafters.networks.network import IN_PASSING
 from paceline.drafters.sharing import Shared
 from paceline.engine.serial import run
 from paceline.errors import DrafterWarning, InputError
 from paceline.law import Outlook, Sampling
 from paceline.planning.base import Planner, Room
 from paceline.targets.base import Reach, Request
+from paceline.targets.lending import KeptRows
 from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import ROOT, DraftTree
@@ -184,6 +189,53 @@ def test_a_text_that_has_gone_on_far_is_not_read_amid_a_window() -> None:
     (alone,) = assistant.propose([Ask(assistant.open(text), Budget(4, 4))])
     assert found[1].tree.tokens.tolist() == alone.tokens.tolist()
     assert found[1].ready == 1
+
+
+class Branching(WorkerAssistant):
+    """It drafts as one with another tokenizer does: behind a copy of the text for each outcome."""
+
+    translates = True
+
+
+@pytest.mark.parametrize("kind", [WorkerAssistant, Branching])
+def test_rows_of_the_last_texts_are_kept_for_all_settings(kind: type[WorkerAssistant]) -> None:
+    """Outcomes that a text did not come to take no place among them."""
+    model = TableTarget(habitual(memory=1), SIZE)
+    kept = KeptRows(model.open, model.look, 2, copies_lent=True)
+    prompts = [[1, 2, 3, 4, 5] * 6, [5, 4, 3] * 10]
+
+    def opened(prompt: Sequence[int], top: int) -> Rollout:
+        assistant = kind(kept, model=model, length=4, top=top)
+        return Rollout(assistant, Context(prompt, Sampling(), Ending(max_new_tokens=50)), "mirror")
+
+    def grow(rollout: Rollout) -> None:
+        network = rollout._assistant.network
+        while live := rollout.live:
+            if not network.read_pieces(list({growth.state: None for growth in live})):
+                network.add_level(live)
+
+    for prompt in prompts:
+        rollout = opened(prompt, 1)
+        rollout.ahead(Ahead(4, np.arange(1, 4), np.arange(-1, 2), np.array([2, 1, 0]), np.array([4, 5, 5])))
+        grow(rollout)
+        rollout.go([1, 2, 3, 4], 4)
+        grow(rollout)
+        assert rollout.window() is not None
+        rollout.end()
+    assert len(kept) == 2
+    begun = [opened(prompt, 2)._text.rows.committed for prompt in prompts]
+    assert min(begun) >= len(prompts[0]) - IN_PASSING, "the last tokens were read with the draft"
+
+
+def test_a_worker_has_one_store_of_rows() -> None:
+    model = TableTarget(habitual(memory=1), SIZE)
+    worker = Worker(None, queue.SimpleQueue(), DraftModel.of(model))  # type: ignore[arg-type]
+    text = Context([1, 2, 3], Sampling(), Ending(max_new_tokens=50))
+    shapes = [DraftShape(top=top, length=4) for top in (1, 2, 1)]
+    facts = [facts_of(text, SIZE, shape, "mirror") | {"prompt": [1, 2, 3]} for shape in shapes]
+    made = [worker._opened(said)[0] for said in facts]
+    assert len({id(rollout._assistant) for rollout in made}) == 2
+    assert {id(rollout._assistant._rows) for rollout in made} == {id(worker._rows)}
 
 
 def test_waiting_for_one_process_delays_no_other() -> None:

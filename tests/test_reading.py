@@ -10,7 +10,7 @@ from paceline.law import log_normalizer
 from paceline.targets import reading
 from paceline.targets.base import Request, Want
 from paceline.targets.foremost import BLOCK
-from paceline.targets.reading import SMALL, by_blocks, read_by_blocks, read_peaks, read_plainly
+from paceline.targets.reading import SMALL, best_tokens, by_blocks, read_by_blocks, read_peaks, read_plainly
 from paceline.targets.scores import Scores
 from paceline.targets.table import TableTarget
 from paceline.tree import DraftTree
@@ -127,6 +127,11 @@ def test_of_equals_the_lowest_id_is_best() -> None:
     assert read_plainly(logits, 4).ids[0].tolist() == [1, 3, 2, 4]
     assert read_plainly(logits, 5).ids[1].tolist() == [0, 1, 2, 3, 4]
     assert [found.tolist() for found in read_peaks([logits])[0]] == [[1, 0], [3.0, 0.0]]
+    many = np.array([[1.0, *[0.0] * 200, 2.0], [*range(202)]], np.float32)
+    for size in range(1, 203):
+        first, second = best_tokens(many, size).tolist()
+        assert first == [201, 0, *range(1, 201)][:size]
+        assert second == [*range(201, -1, -1)][:size]
 
 
 def test_rows_in_which_nothing_is_possible_or_that_are_no_numbers_are_read_without_a_warning() -> None:

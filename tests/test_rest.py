@@ -4,11 +4,14 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save
 
 from drafting import context_of, drafted, flipped, paths_of
 from engine import tabled
@@ -132,6 +135,35 @@ def test_a_damaged_file_is_one_sentence_or_at_worst_a_useless_draft(tmp_path: Pa
             drafter = Rest(corpus=str(path), shortest=1)
             for end in range(1, len(text)):
                 drafter.propose_one(context_of(text[:end]), Budget(8, 8)).check(6)
+
+
+def test_arrays_at_odd_places_are_refused(tmp_path: Path) -> None:
+    """Numpy cannot read them as memory. Ours are aligned, whatever the length of the description."""
+    path = tmp_path / "x.rest"
+    store_of(path, [1, 2, 3])
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    for more in range(1, 8):
+        header = (length + more).to_bytes(8, "little") + whole[8 : 8 + length] + b" " * more
+        path.write_bytes(header + whole[8 + length :])
+        if more % 4:
+            with pytest.raises(ValueError, match="is damaged: its arrays are not as it says"):
+                Datastore(str(path))
+    header = store_of(path, [1, 2, 3]).header
+    for size in range(9):
+        odd = {"tokens": np.zeros(4 + KEY, np.uint16), "places": np.zeros(4, np.uint32)}
+        DATASTORE.write(path, replace(header, tokenizer="x" * size), odd)
+        assert path.read_bytes() == save(odd, safe_open(path, "np").metadata()), "as the library writes it"
+        assert len(Datastore(str(path))) == 4
+
+
+def test_a_datastore_of_an_earlier_version_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "x.rest"
+    path.write_bytes(b"PACEREST" + bytes(500))
+    with pytest.raises(
+        ValueError, match=r"earlier version of paceline; build it again: paceline datastore build --text"
+    ):
+        Datastore(str(path))
 
 
 def test_places_of_other_tokens_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Places by their endings, votes for what followed, and the drafter made of both: against definitions of one line."""
 
+import hashlib
 import math
+import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
@@ -14,7 +17,7 @@ from paceline.drafters import Budget, Seen, make_drafter
 from paceline.drafters.compose import Union
 from paceline.drafters.endings import NONE, SIZES, Endings
 from paceline.drafters.lookup import Lookup
-from paceline.drafters.memory import Generations, Memory
+from paceline.drafters.memory import MEMORY, Generations, Memory
 from paceline.drafters.noise import SharedNoise
 from paceline.drafters.suffix import PLACES, Suffix
 from paceline.drafters.votes import LONGEST, TRUST, Vote, grow, ranked
@@ -203,6 +206,35 @@ def test_a_memory_outlives_its_drafter(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(ValueError, match="holds token 9, and the model's vocabulary has 5"):
         remembered(path, [], size=5)
+
+
+def first_version(tokens: Sequence[int], tokenizer: str = "") -> bytes:
+    """A memory as the first version wrote it."""
+    body = np.array(tokens, "<u2").tobytes()
+    digest = hashlib.sha256(body).digest()
+    texts, highest = list(tokens).count(0), max(tokens) - 1
+    fields = struct.pack(
+        "<8sIIQII16s32s44x", b"PACEMEMO", 1, 2, len(tokens), highest, texts, tokenizer.encode(), digest
+    )
+    return fields + struct.pack("<I", zlib.crc32(fields)) + body
+
+
+def test_a_memory_of_the_first_version_is_read_and_kept_in_this_one(tmp_path: Path) -> None:
+    path = tmp_path / "texts.memo"
+    whole = first_version([4, 5, 6, 7, 8, 0, 2, 3, 0])
+    path.write_bytes(whole)
+    drafter = remembered(path, [])
+    assert drafter.propose_one(drafter.open(context_of([3, 4, 5])), Budget(9, 9)).tokens.tolist() == [6, 7]
+    assert path.read_bytes() == whole
+    remembered(path, [[9, 8, 7]])
+    assert MEMORY.open(path).verified()["tokens"].tolist() == [4, 5, 6, 7, 8, 0, 2, 3, 0, 1, 10, 9, 8, 0]
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match="holds token 7, and the model's vocabulary has 5"):
+        remembered(path, [], size=5)
+    for wrong in (*(whole[:n] for n in range(len(whole))), *(flipped(whole, n) for n in range(len(whole)))):
+        path.write_bytes(wrong)
+        with pytest.raises(ValueError, match=r"texts\.memo (is|holds)"):
+            remembered(path, [])
 
 
 def test_a_damaged_memory_is_one_sentence(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.errors import DrafterError
 from paceline.law import Distribution
-from paceline.tree import EMPTY, ROOT, DraftTree, ancestors, merge, offsets, rows_of
+from paceline.tree import EMPTY, ROOT, UNSURE, DraftTree, ancestors, merge, offsets, rows_of
 
 EVERY_TREE = pytest.mark.parametrize("seed", range(60))
 VOCABULARY = 4
@@ -53,6 +53,12 @@ def test_beams_share_their_beginnings_and_stand_by_depth() -> None:
     assert tree.parents.tolist() == [-1, -1, 0, 0, 1, 2, 3]
     assert tree.sources == ("b",) * 7
     assert len(DraftTree.from_beams([])) == len(DraftTree.from_beams([[], []])) == 0
+
+
+def test_tokens_without_a_score_are_unsure() -> None:
+    tree = DraftTree.from_beams([[5, 6, 7], [8, 9], [4]], scores=[[-1.0], [-2.0, -3.0, -4.0]])
+    assert tree.tokens.tolist() == [5, 8, 4, 6, 9, 7]
+    assert tree.scores.tolist() == [-1.0, -2.0, UNSURE, UNSURE, -3.0, UNSURE]
 
 
 @EVERY_TREE

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import paceline
 from engine import habitual
 from paceline.api.model import LanguageModel
+from paceline.errors import InputError
+from paceline.law.scores import full_precision
 from paceline.targets.table import TableTarget
 
 SMALL, LARGE = 12, 4097
@@ -57,6 +60,18 @@ class Lending(TableTarget):
 
     def _logits(self, histories: Any) -> Any:
         return Lent(super()._logits(histories).astype(np.float32))
+
+
+class Elsewhere(Lent):
+    """Rows that numpy cannot read, as those on a GPU."""
+
+    def __dlpack__(self, **how: Any) -> Any:
+        raise BufferError("they are on a GPU")
+
+
+def test_rows_that_cannot_be_lent_are_refused_with_the_mend() -> None:
+    with pytest.raises(InputError, match=r"logits in a test_without_torch\.Elsewhere .*GPU.*hand over float32 rows"):
+        full_precision(Elsewhere(np.zeros((1, 3), np.float32)))
 
 
 KINDS: tuple[tuple[type[TableTarget], int], ...] = ((TableTarget, SMALL), (Lending, SMALL), (TableTarget, LARGE))

@@ -110,7 +110,7 @@ class DraftTree:
         source: str = "",
         scores: Sequence[Sequence[float]] | None = None,
     ) -> DraftTree:
-        """Beams as a tree: shared beginnings once, level by level, shallow nodes first.
+        """Beams as a tree: shared beginnings once, level by level, shallow nodes first; without scores `UNSURE`.
 
         >>> DraftTree.from_beams([[5, 6], [5, 7], [8]]).parents.tolist()
         [-1, -1, 0, 0]
@@ -125,7 +125,8 @@ class DraftTree:
                         found[key] = len(found)
                         first.append((number, depth))
                     at[number] = found[key]
-        worth = None if scores is None else [scores[number][depth] for number, depth in first]
+        given = {(row, depth): score for row, own in enumerate(scores or ()) for depth, score in enumerate(own)}
+        worth = [given.get(place, UNSURE) for place in first]
         parents, tokens = zip(*found, strict=True) if found else ((), ())
         return cls.build(tokens, parents, source=source, scores=worth)
 

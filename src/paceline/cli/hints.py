@@ -121,6 +121,7 @@ COMMANDS = {
     "calibrate": "tune autotune profile calibration",
     "dict": "dictionary dictionaries dictspec",
     "datastore": "rest store corpus",
+    "train": "finetune fine-tune distill",
     "demo": "start quickstart example try",
     "--version": "version",
     "--help": "help",
@@ -129,7 +130,6 @@ COMMANDS = {
 NO_COMMAND = {
     "there is no server; 'paceline export vllm METHOD' prints the settings of one that is": "serve server api rpc",
     "a model needs no command: give its folder or name as --model": "pull install download load models model",
-    "nothing is trained here; 'paceline methods' lists what drafts without training": "train finetune distill",
     "write 'paceline bench time drafting', or 'forwards' for --forwards": "draft-cost",
     "write 'paceline bench time forwards'": "forwards",
     "write 'paceline bench time overhead'": "overhead",

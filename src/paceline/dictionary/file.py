@@ -7,6 +7,7 @@ can do is to propose useless drafts. A file cannot be searched; `index` makes a 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,9 @@ from paceline.dictionary.packing import TYPES, Sections, pack, unpack
 from paceline.files.arrays import ArrayFormat
 from paceline.files.reading import damaged
 
-FORMAT = ArrayFormat("dictionary", 4, DictionaryHeader, TYPES, "'paceline dict build' makes one")
+LARGEST = 1 << 30
+"""Bytes of a file at most."""
+FORMAT = ArrayFormat("dictionary", 4, DictionaryHeader, TYPES, "'paceline dict build' makes one", LARGEST)
 
 
 class Opened(NamedTuple):
@@ -26,7 +29,7 @@ class Opened(NamedTuple):
 
     header: DictionaryHeader
     digest: str
-    """Files of one digest have the same entries."""
+    """Files of one digest have the same entries: it is SHA-256 of all bytes that say what they are."""
     entries: Callable[[], Entries]
     """Checks the sections; `DamagedFile` where they cannot be."""
 
@@ -61,7 +64,8 @@ def open_dictionary(path: str | Path) -> Opened:
         return Opened(before, digest, lambda: _entries(path, before, old.unpacked(path, before, packed)))
     file = FORMAT.read(path, image)
     sections = file.verified()
-    return Opened(file.description, file.digest, lambda: _entries(path, file.description, sections))
+    digest = hashlib.sha256(image).hexdigest()
+    return Opened(file.description, digest, lambda: _entries(path, file.description, sections))
 
 
 def _entries(path: str | Path, header: DictionaryHeader, sections: Sections) -> Entries:

@@ -36,7 +36,7 @@ VERSIONS = (2, 3)
 FIELDS = struct.Struct("<8sII32sQ4xI")
 DENSEST = 8
 """Times their packed size that sections may take beyond `FREE`; those of languages take two to three times that."""
-FREE = 1 << 20
+FREE = 4 << 20
 FILTERS = [{"id": 0x21, "dict_size": 1 << 23, "lc": 3, "lp": 0, "pb": 2, "mode": 2, "nice_len": 64, "mf": 0x14}]
 """LZMA2. The window is fixed, so a file cannot choose the memory of its reader."""
 MEND = "build it again or fetch it again"

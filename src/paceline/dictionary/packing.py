@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.dictionary.entries import Entries, ascending, different
-from paceline.dictionary.header import DictionaryHeader
+from paceline.dictionary.header import MOST, DictionaryHeader
 from paceline.dictionary.keys import LONGEST, NOWHERE, Indices, Tokens, hashed, places
 
 COLUMNS = np.arange(LONGEST)
@@ -99,9 +99,6 @@ class _Sections:
 
     def faults(self, header: DictionaryHeader) -> Iterator[str]:
         """The fault of the sections."""
-        if {len(self.shared), len(self.lengths), len(self.levels), len(self.firsts)} != {header.entries}:
-            yield "it has another number of entries than it says"
-            return
         if (np.diff(self.alphabet) <= 0).any() or (self.alphabet > header.highest).any():
             yield "its tokens are out of order"
         for name in ("keys", "firsts", "tails"):
@@ -126,6 +123,7 @@ class _Sections:
 
 def unpack(header: DictionaryHeader, parts: Sections) -> Entries:
     """The entries in sections; a ValueError says in a few words what is wrong with them."""
+    _check_sizes(header, parts)
     found = _Sections(**{name: part.astype(np.int64) for name, part in parts.items()})
     for fault in found.faults(header):
         raise ValueError(fault)
@@ -148,6 +146,22 @@ def unpack(header: DictionaryHeader, parts: Sections) -> Entries:
         rest=(found.levels & 15).astype(np.uint8),
         texts=completions,
     )
+
+
+def _check_sizes(header: DictionaryHeader, parts: Sections) -> None:
+    """Refuse sections that are too long for their entries, before they take eight bytes a number."""
+    if {len(parts[name]) for name in ("shared", "lengths", "levels", "firsts")} != {header.entries}:
+        raise ValueError("it has another number of entries than it says")
+    most = {
+        "alphabet": MOST,
+        "keys": header.entries * header.longest_prefix,
+        "strays": header.entries,
+        "ends": header.entries,
+        "tails": header.entries * (header.longest_completion - 1),
+    }
+    for name, count in most.items():
+        if len(parts[name]) > count:
+            raise ValueError(f"its {name} are more than its entries can have")
 
 
 def _unshared(shared: Indices, lengths: Indices, fresh: NDArray[Any]) -> Tokens:

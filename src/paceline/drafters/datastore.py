@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from paceline.drafters.sharing import Shared, stamp
 from paceline.drafters.tokenfile import TokenHeader
-from paceline.errors import DamagedFile
+from paceline.errors import DamagedFile, InputError
 from paceline.files.arrays import ArrayFormat
 from paceline.vocabulary import Vocabulary
 
@@ -27,6 +27,8 @@ DATASTORE = ArrayFormat(
     {"tokens": "U16 U32", "places": "U32"},
     "'paceline datastore build' makes one",
 )
+BEFORE = b"PACEREST"
+"""With this a file of version 1 begins."""
 KEY = 16
 """Tokens by which places are sorted, and so the length of the longest ending that can be looked up."""
 SHORTEST = 2
@@ -37,7 +39,11 @@ class Datastore:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.file = DATASTORE.open(path)
+        image = DATASTORE.map(path)
+        if image[: len(BEFORE)] == BEFORE:
+            again = f"paceline datastore build --text TEXTS --out {path}"
+            raise InputError(f"{path} was written by an earlier version of paceline; build it again: {again}")
+        self.file = DATASTORE.read(path, image)
         self.header = self.file.description
         self._tokens, self._order = self.file.arrays["tokens"].data, self.file.arrays["places"].data
         if len(self._tokens) != len(self._order) + KEY:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.dictionary.keys import starts
 from paceline.drafters.datastore import DATASTORE, KEY
 from paceline.drafters.tokenfile import Ids, TokenHeader
 from paceline.errors import InputError
@@ -57,13 +58,10 @@ def sorted_places(tokens: Ids, progress: Progress = lambda *_: None) -> Ids:
         keys = ranks * (int(ranks.max()) + 1)
         keys[:-reach] += ranks[reach:]
         order = np.argsort(keys, kind="stable")
-        in_order = keys[order]
-        fresh = np.empty(len(tokens), np.bool_)
-        fresh[0] = True
-        np.not_equal(in_order[1:], in_order[:-1], out=fresh[1:])
-        ranks[order] = np.cumsum(fresh)
+        fresh = starts(keys[order])
+        ranks[order] = np.repeat(np.arange(1, len(fresh) + 1), np.diff(fresh, append=len(order)))
         reach *= 2
-        if fresh.all():
+        if len(fresh) == len(order):
             break
     progress("sorting", steps, steps)
     return order

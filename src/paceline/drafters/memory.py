@@ -9,19 +9,29 @@ Several processes may share one file: before it is written, it is read again if 
 
 from __future__ import annotations
 
+import struct
+import zlib
+from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 
 import numpy as np
 
 from paceline.drafters.endings import NONE, Endings
-from paceline.drafters.tokenfile import TokenHeader
+from paceline.drafters.tokenfile import WIDEST, TokenHeader
 from paceline.errors import InputError
 from paceline.files import exclusive, naming
-from paceline.files.arrays import ArrayFile, ArrayFormat
+from paceline.files.arrays import ArrayFile, ArrayFormat, checksum
+from paceline.files.reading import damaged
 from paceline.vocabulary import Vocabulary
 
 MEMORY = ArrayFormat("memory", 2, TokenHeader, {"tokens": "U16 U32"}, "delete it to start over")
+BEFORE = b"PACEMEMO"
+"""With this a file of version 1 begins."""
+FIELDS = struct.Struct("<8sIIQII16s32s44xI")
+"""Its header: `BEFORE`, version, bytes of a token, tokens, highest id, texts, tokenizer, SHA-256 of the tokens that
+stand behind it, and CRC-32 of the header up to there."""
 
 
 class Generations:
@@ -111,7 +121,7 @@ class Memory:
             MEMORY.write(self._file, header, {"tokens": tokens.astype(f"u{header.width}")})
             with self._lock:
                 del self._fresh[:saved]
-            self._digest = MEMORY.open(self._file).digest
+            self._digest = _opened(self._file).digest
 
     def _join(self, theirs: list[list[int]]) -> None:
         """Put what is not in the file behind what another process wrote there."""
@@ -127,7 +137,7 @@ class Memory:
         """The texts of the file, if another process wrote it since it was read or written here."""
         if self._tokens_of is None or not Path(file).exists():
             return None
-        found = MEMORY.open(file)
+        found = _opened(file)
         if found.digest == self._digest:
             return None
         fingerprint, vocab_size = self._tokens_of
@@ -136,7 +146,7 @@ class Memory:
         return _texts(found)
 
     def _load(self, file: str, vocab_size: int, vocabulary: Vocabulary | None) -> None:
-        found = MEMORY.open(file)
+        found = _opened(file)
         found.description.check(file, vocab_size, vocabulary)
         for text in _texts(found):
             self._texts.append(text)
@@ -152,3 +162,24 @@ def _texts(file: ArrayFile[TokenHeader]) -> list[list[int]]:
         else:
             texts.append([])
     return texts[:-1]
+
+
+def _opened(file: str) -> ArrayFile[TokenHeader]:
+    """A file of this version or of the first one."""
+    image = MEMORY.map(file)
+    return _opened_before(file, image) if image[: len(BEFORE)] == BEFORE else MEMORY.read(file, image)
+
+
+def _opened_before(file: str, image: memoryview) -> ArrayFile[TokenHeader]:
+    with damaged(file, MEMORY.mend):
+        if len(image) < FIELDS.size:
+            raise ValueError("its header is cut off")
+        _, version, width, count, highest, texts, tokenizer, digest, crc32 = FIELDS.unpack(image[: FIELDS.size])
+        body = image[FIELDS.size :]
+        if zlib.crc32(image[: FIELDS.size - 4]) != crc32 or sha256(body).digest() != digest:
+            raise ValueError("it does not agree with its checksums")
+        if version != 1 or width not in (2, 4) or len(body) != count * width or highest > WIDEST:
+            raise ValueError("its header is not one of version 1")
+        header = TokenHeader(tokenizer.rstrip(b"\0").decode("ascii"), texts, highest)
+    arrays = {"tokens": np.frombuffer(body, f"<u{width}")}
+    return ArrayFile(file, header, arrays, checksum(asdict(header), arrays), digest.hex(), MEMORY.mend)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.errors import InputError
+
 if TYPE_CHECKING:
     import torch
 
@@ -29,9 +31,20 @@ def full_precision(logits: Array) -> Scored:
     if hasattr(logits, "detach"):  # of torch, which alone has half precision that numpy does not know
         wide = logits.detach().float() if logits.dtype.itemsize < 4 else logits.detach()
         return wide.numpy() if wide.device.type == HOST_DEVICE else wide  # type: ignore[no-any-return]
-    rows: NDArray[Any] = logits if isinstance(logits, np.ndarray) else np.from_dlpack(logits)
+    rows = logits if isinstance(logits, np.ndarray) else _lent(logits)
     assert rows.dtype.kind == "f", f"{rows.dtype} does not hold logits"
     return rows.astype(np.float32) if rows.itemsize < 4 else rows
+
+
+def _lent(logits: Array) -> NDArray[Any]:
+    """Another library's array as numpy's, uncopied."""
+    try:
+        return np.from_dlpack(logits)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"logits in a {type(logits).__module__}.{type(logits).__name__} cannot be read ({error}); the target's "
+            "adapter must hand over float32 rows in the host's memory"
+        ) from None
 
 
 def far(logits: Array) -> bool:

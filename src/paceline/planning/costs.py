@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from threading import RLock
 
 import numpy as np
 
@@ -43,11 +44,14 @@ SHORT = 1024
 
 
 class Costs:
-    """The cost of rounds on one target. `frozen` ones never change: a text that is planned by them can be repeated."""
+    """The cost of rounds on one target. `frozen` ones never change: a text that is planned by them can be repeated.
+
+    The planners of all threads share them."""
 
     def __init__(self, timings: Iterable[Timing] = (), probed: Iterable[Timing] = ()) -> None:
         """From a calibration's ``timings``, or from forwards of one sequence that were ``probed`` before the first
         text. Probed ones begin curves as long as no round was seen, and `frozen` costs leave them out."""
+        self._lock = RLock()
         self._curves: dict[tuple[int, int], SizeClasses] = {}
         self._probed = tuple(probed)
         self._pace = 0.0
@@ -64,7 +68,8 @@ class Costs:
     @property
     def known(self) -> bool:
         """Whether anything was measured at all."""
-        return any(curve.known for curve in self._curves.values())
+        with self._lock:
+            return any(curve.known for curve in self._curves.values())
 
     def knows_plain(self, sequences: int, length: int) -> bool:
         """Whether rounds without drafts were measured, of ``sequences`` texts of about ``length`` tokens."""
@@ -86,10 +91,11 @@ class Costs:
     def _read(self, most: int, key: tuple[int, int]) -> tuple[Floats, float]:
         """Seconds by rows, at least up to ``most``, and about the most rows that were seen. A round is planned by them
         several times, so they are kept until the next one is noted."""
-        kept = self._kept.get(key)
-        if kept is None or len(kept[0]) <= most:
-            kept = self._kept[key] = self._computed(max(most, PLANNED), key)
-        return kept
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is None or len(kept[0]) <= most:
+                kept = self._kept[key] = self._computed(max(most, PLANNED), key)
+            return kept
 
     def _computed(self, most: int, key: tuple[int, int]) -> tuple[Floats, float]:
         known = self._nearest(key).trusted()
@@ -104,15 +110,16 @@ class Costs:
 
     def note(self, timing: Timing) -> None:
         """A round was seen."""
-        self._kept.clear()
-        curve, size = self._curve(timing.sequences, timing.length), size_of(timing.rows)
-        weight = math.log(max(timing.seconds, 1e-9)) - self._pace
-        if curve.rounds[size] >= TRUSTED:
-            moved = PACE * min(SWING, max(-SWING, weight - float(curve.weights[size])))
-            self._pace += moved
-            weight -= moved
-        self._now += 1
-        curve.add(size, timing.rows, weight, self._now)
+        with self._lock:
+            self._kept.clear()
+            curve, size = self._curve(timing.sequences, timing.length), size_of(timing.rows)
+            weight = math.log(max(timing.seconds, 1e-9)) - self._pace
+            if curve.rounds[size] >= TRUSTED:
+                moved = PACE * min(SWING, max(-SWING, weight - float(curve.weights[size])))
+                self._pace += moved
+                weight -= moved
+            self._now += 1
+            curve.add(size, timing.rows, weight, self._now)
 
     def _believed(self, known: SizeClasses) -> Floats:
         """The weights of sizes, less what they may be wrong by."""

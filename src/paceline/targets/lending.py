@@ -133,6 +133,12 @@ class KeptRows:
         """Keep these rows, unless `clear` was called since they were taken. Too many: the oldest are closed."""
         self._tray.give(rows)
 
+    def drop(self, rows: Rows) -> None:
+        """Close lent rows instead of keeping them."""
+        with self.held():
+            self._lent = [lent for lent in self._lent if lent is not rows]
+        rows.close()
+
     def clear(self) -> None:
         """Close all spare rows, and do not keep those that are lent out now."""
         with self.held():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.base import Ask, Budget, Drafter, Seen
@@ -52,15 +52,11 @@ class NetworkDrafter(Drafter):
 class RowDrafter(NetworkDrafter):
     """A drafter by a network with rows."""
 
-    kept_texts: ClassVar[int] = 1
-    """Of how many texts rows are kept."""
-
     def __init__(self, shape: DraftShape) -> None:
         super().__init__(shape)
         self._rows = KeptRows(
             lambda capacity: self.network.model.open(capacity),
             lambda: self.network.model.look(),
-            self.kept_texts,
             copies_lent=True,
         )
         """Their lock is held while rows move: a new text copies rows of the others."""
@@ -92,12 +88,16 @@ class RowDrafter(NetworkDrafter):
         return SPARE_ROWS + length
 
     def branch(self, state: ReadText, context: Context) -> ReadText:
-        """A text that this one may become, with a copy of its rows. It is closed like any other."""
+        """A text that this one may become, with a copy of its rows."""
         with self._rows.held():
             return state.branched(context, self._rows.copy(state.rows, self._capacity(context.reserve)))
 
     def close(self, state: ReadText) -> None:
         self._rows.give(state.rows)
+
+    def drop(self, state: ReadText) -> None:
+        """Close a text that another one goes on for, or that is not written; its rows are not kept."""
+        self._rows.drop(state.rows)
 
     def observe(self, seen: Sequence[Seen]) -> None:
         """While the target reads prompts, piece by piece and of several texts together, so does the network."""

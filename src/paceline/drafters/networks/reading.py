@@ -119,7 +119,8 @@ class ReadText(DraftedText):
         """Keep the rows of the last draft that became text; drop the others. The last token is read again where nothing
         has followed it, for its row predicts the next one."""
         if self.rows.committed >= self.length > 0:
-            self.rows.rewind(self.length - 1)
+            self.rows.rewind(self.length - 1)  # rows with a state may go back further, and then much is unread
+            self.parents = NO_ROWS
         self.rows.keep(self.became_text())
         self.parents, self.begun, self._ahead = NO_ROWS, False, (NO_ROWS, NO_ROWS)
 

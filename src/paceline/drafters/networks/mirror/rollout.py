@@ -85,7 +85,7 @@ class Rollout:
         self._ready, old = found.growth.level, self._text
         self._text, found.growth.state.context = found.growth.state, self._context
         if old is not self._text:
-            self._assistant.close(old)
+            self._assistant.drop(old)
 
     def _expect(self, path: tuple[int, ...], state: ReadText, levels: int, row: int = ROOT) -> None:
         """Begin a window behind the text as it will be; ``row`` is its last token among those ahead of ``state``."""
@@ -101,7 +101,7 @@ class Rollout:
         for each in outcomes:
             self._drafted += len(each.growth)
             if each.growth.state is not self._text:
-                self._assistant.close(each.growth.state)
+                self._assistant.drop(each.growth.state)
         self._outcomes = [each for each in self._outcomes if each not in outcomes]
 
     @property

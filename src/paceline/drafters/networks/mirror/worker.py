@@ -30,6 +30,7 @@ from paceline.drafters.networks.mirror.rollout import Rollout
 from paceline.drafters.networks.network import RowNetwork
 from paceline.errors import InputError
 from paceline.law import Sampling
+from paceline.targets.lending import KeptRows
 from paceline.translate import Bridge
 from paceline.tree import Ints
 from paceline.vocabulary import Vocabulary
@@ -38,10 +39,17 @@ DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG"""
 
 
-class KeepingAssistant(Assistant):
-    """It keeps rows of several texts, for their next turns."""
+KEPT_TEXTS = 4
+"""Texts whose rows are kept, for their next turns."""
 
-    kept_texts = 4
+
+class WorkerAssistant(Assistant):
+    """It takes rows from those that are kept for texts of all settings: the draft model reads a text in the same way
+    whatever is drafted behind it."""
+
+    def __init__(self, rows: KeptRows, **options: Any) -> None:
+        super().__init__(**options)
+        self._rows = rows
 
 
 class Worker:
@@ -50,6 +58,7 @@ class Worker:
     def __init__(self, link: Connection, messages: queue.SimpleQueue[Message], model: DraftModel) -> None:
         self._link, self._messages, self._model = link, messages, model
         self._network = RowNetwork(model.target)
+        self._rows = KeptRows(model.target.open, model.target.look, KEPT_TEXTS, copies_lent=True)
         self._texts: dict[int, tuple[Rollout, int]] = {}
         """With the number of its target's tokens."""
         self._vocabularies: dict[str, Vocabulary] = {}
@@ -117,7 +126,8 @@ class Worker:
         names = ("foreign", "translate", "top", "confidence", "shared", "gamma", "vocab_size")
         key = tuple(facts[name] for name in names)
         if key not in self._assistants:
-            made = KeepingAssistant(
+            made = WorkerAssistant(
+                self._rows,
                 model=self._model,
                 length=facts["gamma"],
                 top=facts["top"],
