@@ -33,8 +33,9 @@ from test_vllm import SIZE, config
 class Host:
     """Writes texts with a model of its own. Of the drafts it takes what the model would have written."""
 
-    def __init__(self, drafter: Drafter, planner: Planner) -> None:
+    def __init__(self, drafter: Drafter, planner: Planner, *, timed: bool = True) -> None:
         self.served = Served(drafter, planner, depth=4)
+        self.timed = timed
         self.model = habitual()
         self.forwards = 0
 
@@ -45,7 +46,8 @@ class Host:
             drafts = self.served.drafts(writing)
             self.forwards += 1
             news = [self.emit(text, draft) for text, draft in zip(writing, drafts, strict=True)]
-            self.served.emitted(news, seconds=0.01 + 0.0001 * sum(1 + len(draft) for draft in drafts))
+            seconds = 0.01 + 0.0001 * sum(1 + len(draft) for draft in drafts)
+            self.served.emitted(news, seconds if self.timed else 0.0)
         for text in texts:
             self.served.close(text)
         return [context.emitted.tolist() for context in contexts]
@@ -60,10 +62,11 @@ class Host:
         return ServedRound(text, tuple(emitted))
 
 
+@pytest.mark.parametrize("timed", [True, False])
 @pytest.mark.parametrize("method", ["lookup", "suffix", "lookup+suffix"])
-def test_a_host_writes_its_own_texts_in_fewer_forwards(method: str) -> None:
+def test_a_host_writes_its_own_texts_in_fewer_forwards(method: str, timed: bool) -> None:
     prompts, drafter = [PROMPT, PROMPT[2:], [1, 2]], make_drafter(method)
-    host = Host(drafter, Adaptive(drafter, Costs()))
+    host = Host(drafter, Adaptive(drafter, Costs()), timed=timed)
     found = host.write(prompts, 60)
     assert found == [write_slowly(tabled(), prompt, Sampling(), max_new_tokens=60).tokens for prompt in prompts]
     assert host.forwards < 50

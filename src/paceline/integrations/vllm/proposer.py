@@ -120,7 +120,7 @@ class Proposer:
         drafts: list[list[int]] = [[] for _ in sampled]
         for row, each, tree in zip(rows, followed, trees, strict=True):
             drafts[row] = each.draft = self._draft(each, tree.tokens.tolist())
-        self._scored = len(rows) == len(sampled)
+        self._scored = bool(rows)
         self._errors = max(0.0, self._errors - FORGIVEN)
         return drafts
 
