@@ -196,8 +196,8 @@ def tree(*tokens: int) -> Callable[[Any], list[DraftTree]]:
         (wrong, "failed in propose: RuntimeError: a bug"),
         (lambda asks: [], "texts and answered for 0"),
         (lambda asks: None, "returned None in propose"),
-        (tree(5, SIZE, 6), f"drafts token {SIZE} of {SIZE}"),
-        (tree(-3), "drafts token -3"),
+        (tree(5, SIZE, 6), f"a draft holds token {SIZE}, and"),
+        (tree(-3), "a draft holds token -3"),
     ],
 )
 def test_a_broken_source_costs_drafts_and_one_warning(
