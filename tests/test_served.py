@@ -11,11 +11,12 @@ import pytest
 
 from engine import PROMPT, habitual, tabled, write_slowly
 from paceline.context import Context, Ending
-from paceline.drafters import Drafter, make_drafter
+from paceline.drafters import Budget, Drafter, make_drafter
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.engine.served import Served, ServedRound, ServedText, best_chain
+from paceline.errors import DrafterError
 from paceline.integrations.vllm import Proposer
 from paceline.law import Sampling
 from paceline.planning.adaptive import Adaptive
@@ -33,8 +34,9 @@ from test_vllm import SIZE, config
 class Host:
     """Writes texts with a model of its own. Of the drafts it takes what the model would have written."""
 
-    def __init__(self, drafter: Drafter, planner: Planner) -> None:
+    def __init__(self, drafter: Drafter, planner: Planner, *, timed: bool = True) -> None:
         self.served = Served(drafter, planner, depth=4)
+        self.timed = timed
         self.model = habitual()
         self.forwards = 0
 
@@ -45,7 +47,8 @@ class Host:
             drafts = self.served.drafts(writing)
             self.forwards += 1
             news = [self.emit(text, draft) for text, draft in zip(writing, drafts, strict=True)]
-            self.served.emitted(news, seconds=0.01 + 0.0001 * sum(1 + len(draft) for draft in drafts))
+            seconds = 0.01 + 0.0001 * sum(1 + len(draft) for draft in drafts)
+            self.served.emitted(news, seconds if self.timed else 0.0)
         for text in texts:
             self.served.close(text)
         return [context.emitted.tolist() for context in contexts]
@@ -60,10 +63,11 @@ class Host:
         return ServedRound(text, tuple(emitted))
 
 
+@pytest.mark.parametrize("timed", [True, False])
 @pytest.mark.parametrize("method", ["lookup", "suffix", "lookup+suffix"])
-def test_a_host_writes_its_own_texts_in_fewer_forwards(method: str) -> None:
+def test_a_host_writes_its_own_texts_in_fewer_forwards(method: str, timed: bool) -> None:
     prompts, drafter = [PROMPT, PROMPT[2:], [1, 2]], make_drafter(method)
-    host = Host(drafter, Adaptive(drafter, Costs()))
+    host = Host(drafter, Adaptive(drafter, Costs()), timed=timed)
     found = host.write(prompts, 60)
     assert found == [write_slowly(tabled(), prompt, Sampling(), max_new_tokens=60).tokens for prompt in prompts]
     assert host.forwards < 50
@@ -207,11 +211,78 @@ def test_a_drafter_that_fails_is_heard_of_and_only_its_text_is_left_alone() -> N
                 raise RuntimeError("not this one")
             return DraftTree.chain([state.root])
 
-    left = list[ServedText | None]()
-    served = Served(Picky(), Fixed(1), failed=lambda _, text: left.append(text))
-    texts = [served.open(Context([first], Sampling(), Ending(max_new_tokens=9))) for first in (1, 2)]
+        def close(self, state: Context) -> None:
+            closed.append(state)
+
+    failed, closed = list[Exception](), list[Context]()
+    served = Served(Picky(), Fixed(1), failed=failed.append)
+    texts = opened(served, 1, 2)
     for _ in range(2):
         assert [len(draft) for draft in served.drafts(texts)] == [1, 0]
-    assert left == [texts[1]]
+    assert len(failed) == 1
+    assert [text.off for text in texts] == [False, True]
+    assert closed == [texts[1].context]
+    for text in texts:
+        served.close(text)
+    assert closed == [texts[1].context, texts[0].context]
     with pytest.raises(Exception, match="not this one"):
         Served(Picky(), Fixed(1)).drafts([ServedText(texts[1].context, texts[1].context)])
+
+
+def opened(served: Served, *firsts: int) -> list[ServedText]:
+    return [served.open(Context([first], Sampling(), Ending(max_new_tokens=9))) for first in firsts]
+
+
+class Given(Drafter):
+    """Proposes one tree, of whatever depth."""
+
+    def __init__(self, tree: DraftTree) -> None:
+        self.tree = tree
+
+    def propose_one(self, state: Context, budget: Any) -> DraftTree:
+        return self.tree
+
+
+def test_a_host_gets_no_draft_deeper_than_it_takes() -> None:
+    class Deep(Fixed):
+        def plan(self, rooms: Any) -> list[Budget]:
+            return [Budget(9, 9) for _ in rooms]
+
+    tree = DraftTree.build([1, 2, 3, 4], [ROOT, ROOT, 1, 2], scores=np.log([0.5, 0.45, 0.9, 0.9]))
+    for depth, wanted in ((1, [1]), (2, [2, 3]), (3, [2, 3, 4])):
+        served = Served(Given(tree), Deep(9), depth=depth)
+        assert served.drafts(opened(served, 1))[0].tokens.tolist() == wanted
+
+
+@pytest.mark.parametrize("tree", [DraftTree.chain([7, 50]), DraftTree.chain([7, -1])])
+def test_a_draft_that_breaks_a_rule_is_a_failure(tree: DraftTree) -> None:
+    served = Served(Given(tree), Fixed(9), vocab_size=50)
+    with pytest.raises(DrafterError, match="no valid draft"):
+        served.drafts(opened(served, 1))
+
+
+def test_no_text_is_shown_a_round_twice() -> None:
+    class Forgetful(Drafter):
+        observes = True
+
+        def propose_one(self, state: Context, budget: Any) -> DraftTree:
+            return DraftTree.chain([3])
+
+        def observe(self, seen: Sequence[Any]) -> None:
+            for one in seen:
+                if one.state.tokens[0] == 2:
+                    raise RuntimeError("not this one")
+                shown.append((int(one.state.tokens[0]), len(one.state)))
+
+    failed, shown = list[Exception](), list[tuple[int, int]]()
+    served = Served(Forgetful(), Fixed(1), failed=failed.append)
+    texts = opened(served, 1, 2, 4)
+    for _ in range(4):
+        served.drafts(texts)
+        for text in texts:
+            text.context.commit(3)
+        served.emitted([ServedRound(text, (3,)) for text in texts])
+    assert len(shown) == len(set(shown))
+    assert {place for first, place in shown if first == 4} >= {3, 4, 5}, "all behind the failure"
+    assert [text.off for text in texts] == [False, True, False]
+    assert len(failed) == 2

@@ -196,8 +196,8 @@ def tree(*tokens: int) -> Callable[[Any], list[DraftTree]]:
         (wrong, "failed in propose: RuntimeError: a bug"),
         (lambda asks: [], "texts and answered for 0"),
         (lambda asks: None, "returned None in propose"),
-        (tree(5, SIZE, 6), f"drafts token {SIZE} of {SIZE}"),
-        (tree(-3), "drafts token -3"),
+        (tree(5, SIZE, 6), f"a draft holds token {SIZE}, and"),
+        (tree(-3), "a draft holds token -3"),
     ],
 )
 def test_a_broken_source_costs_drafts_and_one_warning(
@@ -496,6 +496,21 @@ def test_a_source_that_brings_nothing_is_not_drafted_where_rows_cost_time(
 
     assert drafted(repeats=True) > 4
     assert drafted(repeats=False) < 0.5
+
+
+def test_lengths_are_adapted_while_another_request_reads_its_prompt(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposer, now = Proposer(config(folder, "lookup", rows=2, lengths="adaptive")), [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    tokens, lengths, drafted = np.full((2, LONGEST), 400, np.int32), np.full(2, 12), 0
+    for _ in range(20):
+        drafts = proposer.propose([[400], []], lengths, tokens)
+        now[0] += 0.010
+        lengths[0] += 1
+        drafted += len(drafts[0])
+    assert drafted > 20
+    assert proposer.served.planner._knowledge.costs.known  # type: ignore[attr-defined]
 
 
 def test_steps_stay_longer_where_the_load_has_risen_and_idle_time_is_no_step() -> None:

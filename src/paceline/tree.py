@@ -143,12 +143,17 @@ class DraftTree:
 
     def along(self, tokens: Iterable[int]) -> list[int]:
         """The nodes that these tokens lead to from the root, one after the other, as far as the draft has them."""
-        found = [ROOT]
+        places = [*zip(self.parents.tolist(), self.tokens.tolist(), strict=True)]
+        if self.probes is not None:
+            places = [(-2, -2) if probe else place for place, probe in zip(places, self.probes.tolist(), strict=True)]
+        found, node = list[int](), ROOT
         for token in tokens:
-            if (child := self.child(found[-1], token)) is None:
+            try:
+                node = places.index((node, token), node + 1)
+            except ValueError:
                 break
-            found.append(child)
-        return found[1:]
+            found.append(node)
+        return found
 
     def depths(self) -> Ints:
         """Each node's distance from the root; 1 for the root's children."""

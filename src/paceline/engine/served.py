@@ -11,11 +11,10 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn
 
 from paceline.context import Context
-from paceline.drafters.asking import answered
+from paceline.drafters.asking import admitted, answered
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
 from paceline.planning.base import Draft, Outcome, Planner, Room
 from paceline.targets.scores import Scores
@@ -62,7 +61,7 @@ class ServedRound(NamedTuple):
     """Of the root and the draft that was sent; None where the host has none, or the drafter needs none."""
 
 
-def raised(error: Exception, text: ServedText | None) -> NoReturn:
+def raised(error: Exception) -> NoReturn:
     """The default handling of a drafter's failure."""
     raise error
 
@@ -77,14 +76,20 @@ class Served:
         *,
         depth: int | None = None,
         trees: bool = False,
-        failed: Callable[[Exception, ServedText | None], None] = raised,
+        vocab_size: int | None = None,
+        failed: Callable[[Exception], None] = raised,
+        close: Callable[[Any], None] | None = None,
     ) -> None:
-        """``depth`` is the most tokens in a row that the host takes, and ``trees`` whether it takes more than chains.
-        ``failed`` is called with errors, and with the text that is left alone from then on, if it is one text's."""
+        """``depth`` is the most tokens in a row that the host takes, and ``trees`` whether it takes more than chains;
+        tokens are below ``vocab_size``. ``failed`` is called with errors; a text whose own drafting failed is left alone from
+        then on. ``close`` ends the drafter's state of a text, by default at once."""
         self.drafter, self.planner = drafter, planner
-        self._depth, self._trees, self._failed = depth, trees, failed
+        self._depth, self._trees, self._vocab_size = depth, trees, vocab_size
+        self._failed, self._close = failed, close or drafter.close
         self._reads = drafter.needs.top > 0
         self._spent, self._turn = 0.0, 0
+        self._apart = False
+        """Whether each text is shown by itself, until it is found whose showing fails."""
 
     def open(self, context: Context) -> ServedText:
         return ServedText(context, self.drafter.open(context))
@@ -92,7 +97,7 @@ class Served:
     def close(self, text: ServedText) -> None:
         """A text has ended."""
         if not text.off:
-            self.drafter.close(text.state)
+            self._close(text.state)
 
     # after a forward
 
@@ -114,7 +119,7 @@ class Served:
 
     def _show(self, news: Sequence[ServedRound], until: float) -> None:
         """Show the drafter as many texts as there is time for: others are first each time."""
-        some = FEW if self._reads else TOGETHER
+        some = 1 if self._apart else FEW if self._reads else TOGETHER
         self._turn += 1
         first = self._turn % (len(news) or 1)
         news = [*news[first:], *news[:first]]
@@ -124,16 +129,18 @@ class Served:
             self._learn(news[start : start + some])
 
     def _learn(self, news: Sequence[ServedRound]) -> None:
+        """Show a round, once: a drafter that fails for one of several may have learnt from others before."""
         try:
             seen = [Seen(new.text.state, verdict(new.text.sent, new.tokens), new.scores) for new in news]  # type: ignore[arg-type]
             if self._reads:
                 self.drafter.read(seen)
             self.drafter.observe(seen)
         except Exception as error:
-            if len(news) == 1:
+            self._apart = len(news) > 1
+            if self._apart:
+                self._failed(error)
+            else:
                 self._leave(news[0].text, error)
-            for new in news if len(news) > 1 else ():
-                self._learn([new])
 
     # before a forward
 
@@ -168,12 +175,12 @@ class Served:
         if not planned:
             return []
         budgets, asked = self.planner.plan(rooms), list[tuple[ServedText, Budget]]()
-        for text, budget in zip(planned, budgets, strict=True):
+        for text, (_, depth), budget in zip(planned, rooms, budgets, strict=True):
             text.shown = budget.shown or not self.drafter.skips
             if budget.empty:
                 text.rest = budget.rounds - 1
             else:
-                asked.append((text, budget))
+                asked.append((text, budget.within(depth)))
         return asked
 
     def _proposed(self, asked: Sequence[tuple[ServedText, Budget]]) -> list[tuple[ServedText, Draft]]:
@@ -181,7 +188,7 @@ class Served:
         try:
             trees = answered(self.drafter, "propose", [Ask(text.state, budget) for text, budget in asked], DraftTree)
             found = [
-                (text, Draft(text.context, self._fitting(tree), budget))
+                (text, Draft(text.context, self._fitting(tree, budget), budget))
                 for (text, budget), tree in zip(asked, trees, strict=True)
             ]
             return self._enriched(found) if self.drafter.enriches else found
@@ -203,31 +210,35 @@ class Served:
             (
                 text,
                 draft._replace(
-                    cheap=draft.tree, levels=count, tree=self._fitting(next(trees)) if count else draft.tree
+                    cheap=draft.tree,
+                    levels=count,
+                    tree=self._fitting(next(trees), draft.budget) if count else draft.tree,
                 ),
             )
             for (text, draft), count in zip(cheap, levels, strict=True)
         ]
 
-    def _fitting(self, tree: DraftTree) -> DraftTree:
-        """The draft in a shape that the host can score."""
+    def _fitting(self, tree: DraftTree, budget: Budget) -> DraftTree:
+        """A valid draft, no deeper than the budget, of a shape that the host can score."""
+        tree = admitted(self.drafter, tree, self.drafter.leaves * budget.nodes, self._vocab_size)
+        tree = tree.head(len(tree), depth=budget.depth)
         return tree if self._trees else best_chain(tree)
 
     def _leave(self, text: ServedText, error: Exception) -> None:
         """Leave a text alone for which drafting failed."""
         text.off = True
         text.forget()
-        self._failed(error, text)
+        try:
+            self._close(text.state)
+        except Exception as another:
+            error.add_note(f"and then, closing the drafter's state: {another}")
+        self._failed(error)
 
 
 def verdict(sent: DraftTree, tokens: tuple[int, ...]) -> Verdict:
     """The verdict on a draft, from the tokens that the text got."""
-    if not is_chain(sent.parents):
-        path = tuple(sent.along(tokens[:-1]))
-        return Verdict(path, tokens, len(path))
-    pairs = zip(sent.tokens.tolist(), tokens[:-1], strict=False)
-    count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return Verdict(tuple(range(count)), tokens, count)
+    path = tuple(sent.along(tokens[:-1]))
+    return Verdict(path, tokens, len(path))
 
 
 def best_chain(tree: DraftTree) -> DraftTree:

@@ -152,9 +152,9 @@ class Costs:
         own = self._curves.get(key)
         if own is not None and own.known:
             return own
-        known = [(_distance(key, other), other) for other, curve in self._curves.items() if curve.known]
-        assert known, "costs are read once something was measured"
-        return self._curves[min(known)[1]]
+        if not self.known:
+            return self.frozen()._nearest(key)
+        return self._curves[min((_distance(key, other), other) for other, c in self._curves.items() if c.known)[1]]
 
 
 def _untried(plain: float) -> float:

@@ -212,10 +212,11 @@ class Knowledge:
 
     def ready(self, length: int) -> bool:
         """Whether rounds without drafts were timed, of this batch size and about this length of text: drafts are worth
-        what they bring beyond those. Where every round had a draft, it would seem to take no time. Rounds are timed
-        with all their texts, also those that have no room for a draft, so no batch waits for ever."""
-        if not self.costs.known or not self.live:
-            return self.costs.known
+        what they bring beyond those. Where every round had a draft, it would seem to take no time. Not every host can
+        time its rounds, and rounds are timed with all their texts, also those that have no room for a draft: so no
+        batch waits for ever."""
+        if not self.live:
+            return True
         batch = self.round.batch
         return self.costs.knows_plain(batch, length) or self.waited[key_of(batch, length)] > TRUSTED
 

@@ -230,6 +230,11 @@ class Request:
         return is_chain(self.parents)
 
     @property
+    def start(self) -> int:
+        """The place in the text of the first tentative row."""
+        return self.rows.committed
+
+    @property
     def end(self) -> int:
         """How many rows the sequence has once these are scored."""
         return self.rows.committed + len(self.parents)

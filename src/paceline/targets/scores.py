@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from paceline.errors import InputError
 from paceline.law.scores import far, full_precision
@@ -13,7 +13,24 @@ from paceline.tree import ROOT, Ints
 if TYPE_CHECKING:
     from paceline.law import Distribution
     from paceline.law.scores import Array, Scored
-    from paceline.targets.base import Request
+    from paceline.targets.base import Request, Want
+
+
+class RequestRows(Protocol):
+    """What scores need of the request that they are of."""
+
+    @property
+    def tokens(self) -> Ints: ...
+    @property
+    def parents(self) -> Ints: ...
+    @property
+    def want(self) -> Want: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def start(self) -> int:
+        """The place in the text of the first row."""
+        ...
 
 
 class Scores:
@@ -28,7 +45,7 @@ class Scores:
 
     def __init__(
         self,
-        request: Request,
+        request: RequestRows,
         logits: Array | None,
         *,
         hidden: dict[int, Array] | None = None,
@@ -39,7 +56,7 @@ class Scores:
         on another device than the host. None for a prompt whose logits are not wanted.
         ``rows`` are those of the request's fresh rows that are scored here, by default all."""
         self.tokens, self.parents = request.tokens, request.parents[request.held :]
-        self.start = request.rows.committed + (0 if rows is None else rows.start)
+        self.start = request.start + (0 if rows is None else rows.start)
         """The place in the text of the first row."""
         if rows is not None:
             self.tokens, self.parents = self.tokens[rows], self.parents[rows] - rows.start

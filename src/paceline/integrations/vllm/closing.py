@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from paceline.drafters import Drafter
@@ -16,24 +15,23 @@ WAITED = 5.0
 class Closing:
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self._states: queue.SimpleQueue[Sequence[Any] | None] = queue.SimpleQueue()
+        self._states: queue.SimpleQueue[tuple[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._close, name="paceline closes", daemon=True)
         self._thread.start()
 
-    def give(self, states: Sequence[Any]) -> None:
-        self._states.put(states)
+    def give(self, state: Any) -> None:
+        self._states.put((state,))
 
     def waits(self) -> int:
         """How many have not ended yet."""
         return self._states.qsize()
 
     def _close(self) -> None:
-        while (states := self._states.get()) is not None:
-            for state in states:
-                try:
-                    self._drafter.close(state)
-                except Exception:  # the text is written, and no caller waits
-                    continue
+        while (given := self._states.get()) is not None:
+            try:
+                self._drafter.close(*given)
+            except Exception:  # the text is written, and no caller waits
+                continue
 
     def end(self) -> None:
         self._states.put(None)

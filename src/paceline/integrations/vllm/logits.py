@@ -15,16 +15,17 @@ import numpy as np
 from paceline.integrations.vllm.texts import Following
 from paceline.targets.base import Want
 from paceline.targets.scores import Scores
-from paceline.tree import Ints
+from paceline.tree import Ints, line
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """What `Scores` asks of a request: the rows of a text's last token and its draft."""
+    """The rows of a text's last token and its draft."""
 
     tokens: Ints
     parents: Ints
     want: Want
+    start: int
     held: int = 0
 
 
@@ -62,9 +63,9 @@ class Logits:
         for row, draft in enumerate(drafts):
             if row in followed:
                 context = followed[row].context
-                root = context.at(len(context) - len(sampled[row]) - 1)
-                tokens = np.array([root, *draft], np.int64)
-                chain = _Chain(tokens, np.arange(-1, len(draft)), self._want)
-                found[row] = Scores(chain, newest[start : start + 1 + len(draft)])  # type: ignore[arg-type]
+                place = len(context) - len(sampled[row]) - 1
+                tokens = np.array([context.at(place), *draft], np.int64)
+                chain = _Chain(tokens, line(len(tokens))[0], self._want, place)
+                found[row] = Scores(chain, newest[start : start + 1 + len(draft)])
             start += 1 + len(draft)
         return found

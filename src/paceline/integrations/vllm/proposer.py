@@ -16,7 +16,7 @@ import numpy as np
 from paceline.drafters import Ask, Budget
 from paceline.drafters.asking import fit
 from paceline.drafters.suffix import Suffix
-from paceline.engine.served import Served, ServedRound, ServedText
+from paceline.engine.served import Served, ServedRound
 from paceline.errors import InputError
 from paceline.integrations.vllm.closing import Closing
 from paceline.integrations.vllm.gaps import Gaps
@@ -62,10 +62,17 @@ class Proposer:
             if isinstance(part, Suffix):
                 part.pause = SAVED
         self.drafter.nodes = max(self.k, self.drafter.nodes)
+        self._closing = Closing(self.drafter)
         fixed = self.settings.lengths == FIXED
         planner = Fixed(self.drafter.nodes) if fixed else Adaptive(self.drafter, Costs())
-        self.served = Served(self.drafter, planner, depth=self.k, failed=self._left)
-        self._closing = Closing(self.drafter)
+        self.served = Served(
+            self.drafter,
+            planner,
+            depth=self.k,
+            vocab_size=self._size,
+            failed=self._failed,
+            close=self._closing.give,
+        )
         rows = int(vllm_config.scheduler_config.max_num_seqs)
         self._texts = ServedTexts(rows, self._longest, self.drafter.open, self._closing.give)
         self._logits = Logits(self.drafter.needs.top)
@@ -120,7 +127,7 @@ class Proposer:
         drafts: list[list[int]] = [[] for _ in sampled]
         for row, each, tree in zip(rows, followed, trees, strict=True):
             drafts[row] = each.draft = self._draft(each, tree.tokens.tolist())
-        self._scored = len(rows) == len(sampled)
+        self._scored = bool(rows)
         self._errors = max(0.0, self._errors - FORGIVEN)
         return drafts
 
@@ -180,22 +187,12 @@ class Proposer:
 
     def _draft(self, each: Following, tokens: list[int]) -> list[int]:
         """The tokens of a draft, as vLLM takes them."""
-        if tokens and not (min(tokens) >= 0 and max(tokens) < self._size):
-            wrong = next(place for place, token in enumerate(tokens) if not 0 <= token < self._size)
-            self._warn("foreign", f"{self.settings.method} drafts token {tokens[wrong]} of {self._size}")
-            tokens = tokens[:wrong]
         if self.settings.padded:
             room = min(self.k, max(0, each.context.room - 1))
             tokens += [tokens[-1] if tokens else each.context.root] * (room - len(tokens))
         return tokens
 
     # errors
-
-    def _left(self, error: Exception, text: ServedText | None) -> None:
-        """Drafting failed, and a request is left alone from now on if it failed for that one."""
-        self._failed(error)
-        if text is not None:
-            self._closing.give([text.state])
 
     def _failed(self, error: Exception) -> None:
         self._errors += 1

@@ -79,9 +79,9 @@ class ServedTexts:
     """All requests that are known."""
 
     def __init__(
-        self, rows: int, longest: int, open: Callable[[RequestContext], Any], close: Callable[[Sequence[Any]], None]
+        self, rows: int, longest: int, open: Callable[[RequestContext], Any], close: Callable[[Any], None]
     ) -> None:
-        """For ``rows`` rows at once. ``open`` makes a drafter's state of a text, and ``close`` ends states."""
+        """For ``rows`` rows at once. ``open`` makes a drafter's state of a text, and ``close`` ends one."""
         slots = 2 * rows
         self._longest, self._open, self._close = longest, open, close
         self._known = np.zeros(slots, np.int64)
@@ -174,7 +174,7 @@ class ServedTexts:
         self._of[slot], self._known[slot] = None, 0
         self._free.append(slot)
         if not each.off:
-            self._close([each.state])
+            self._close(each.state)
 
     def clear(self) -> None:
         """All requests are over."""
