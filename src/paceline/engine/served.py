@@ -81,8 +81,8 @@ class Served:
         close: Callable[[Any], None] | None = None,
     ) -> None:
         """``depth`` is the most tokens in a row that the host takes, and ``trees`` whether it takes more than chains;
-        tokens are below ``vocab_size``. ``failed`` is called with errors; a text whose own drafting failed is left alone from
-        then on. ``close`` ends the drafter's state of a text, by default at once."""
+        tokens are below ``vocab_size``. ``failed`` is called with errors; a text whose own drafting failed is left
+        alone from then on. ``close`` ends the drafter's state of a text, by default at once."""
         self.drafter, self.planner = drafter, planner
         self._depth, self._trees, self._vocab_size = depth, trees, vocab_size
         self._failed, self._close = failed, close or drafter.close

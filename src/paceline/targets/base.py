@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from paceline.context import enlarged
 from paceline.errors import InputError
 from paceline.law.scores import Array
-from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
+from paceline.tree import ROOT, DraftTree, Ints, ancestors, is_chain, line, offsets
 
 if TYPE_CHECKING:
     from paceline.targets.chains import Chain, ChainDraft
@@ -368,3 +368,9 @@ class Target(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Equal for equal weights, different for different ones."""
+
+
+def rows_of(root: int, tree: DraftTree) -> tuple[Ints, Ints]:
+    """Tokens and parents of the rows that a target scores for a tree: the root first, then the nodes."""
+    parents = line(len(tree) + 1)[0] if is_chain(tree.parents) else np.concatenate(([ROOT], tree.parents + 1))
+    return np.concatenate(([root], tree.tokens)), parents
