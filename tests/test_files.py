@@ -255,7 +255,7 @@ def test_two_memories_with_one_file_keep_both_texts(tmp_path: Path) -> None:
         write_whole(path, pieces)
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr("paceline.drafters.memory.write_whole", writing)
+        patch.setattr("paceline.files.arrays.write_whole", writing)
         one = pool.submit(first.save)
         assert held.wait(20)
         other = pool.submit(second.save)
