@@ -143,16 +143,16 @@ def _fetched(parts: Sequence[torch.Tensor]) -> list[NDArray[np.int32]]:
 
 def best_tokens(rows: Row, k: int) -> Ints:
     """The ``k`` best tokens of every row, best first; of equals the lower id."""
-    size = max(k, 1)
+    size, lines = max(k, 1), np.arange(len(rows))[:, None]
     ids = rows.argpartition(-size, axis=1)[:, -size:]
-    least = rows[np.arange(len(rows)), ids[:, 0]][:, None]
+    least = rows[lines, ids[:, :1]]
     if np.count_nonzero(rows < least) < rows.size - ids.size:  # the partition took any of the equal ones
         for row in np.flatnonzero((rows >= least).sum(axis=1) > size).tolist():
             better, equal = np.flatnonzero(rows[row] > least[row]), np.flatnonzero(rows[row] == least[row])
             ids[row] = np.concatenate([better, equal[: size - len(better)]])
     ids.sort(axis=1)  # so that of equals the lowest id comes first
-    order = (-np.take_along_axis(rows, ids, axis=1)).argsort(axis=1, kind="stable")
-    return np.take_along_axis(ids, order, axis=1)[:, :k]
+    order = (-rows[lines, ids]).argsort(axis=1, kind="stable")
+    return ids[lines, order[:, :k]]
 
 
 def _read_on_host(rows: Floats, k: int) -> Top:
