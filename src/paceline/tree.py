@@ -257,12 +257,12 @@ class DraftTree:
         if not is_chain(self.parents):
             self._check_parents()
             self._check_siblings()
-        if len(self) and vocab_size is not None and (most := int(self.tokens.max())) >= vocab_size:
-            raise DrafterError(f"a draft holds token {most}, and the target's vocabulary has {vocab_size} tokens")
-        self._check_draws()
+        self._check_tokens(vocab_size)
+        if self.drawn:
+            self._check_draws()
 
     def _check_arrays(self) -> None:
-        n = len(self)
+        n = len(self.tokens)
         marks = n if self.probes is None else len(self.probes)
         if not self.tokens.shape == self.parents.shape == self.scores.shape == (len(self.sources),) == (marks,):
             raise DrafterError(f"a draft tree of {n} tokens needs as many parents, scores, sources and probe marks")
@@ -271,13 +271,16 @@ class DraftTree:
             raise DrafterError(f"tokens and parents of a draft tree are int64 arrays, not {kinds}; use DraftTree.build")
         if not {*map(type, self.sources)} <= {str}:
             raise DrafterError(f"the sources of a draft are names, not {self.sources}")
-        if not len(self):
-            return
-        if self.tokens.min() < 0:
-            raise DrafterError(f"a draft holds token {self.tokens.min()}; token ids start at 0")
-        if not self.scores.max() <= 0:
+        if n and self.scores is not line(n)[1] and not self.scores.max() <= 0:
             wrong = self.scores[~(self.scores <= 0)][0]
             raise DrafterError(f"scores in a draft are log-probabilities, at most 0; it has {wrong}")
+
+    def _check_tokens(self, vocab_size: int | None) -> None:
+        ids = self.tokens.tolist()  # of few numbers a list is read faster than an array
+        if ids and min(ids) < 0:
+            raise DrafterError(f"a draft holds token {min(ids)}; token ids start at 0")
+        if ids and vocab_size is not None and max(ids) >= vocab_size:
+            raise DrafterError(f"a draft holds token {max(ids)}, and the target's vocabulary has {vocab_size} tokens")
 
     def _check_parents(self) -> None:
         wrong = (self.parents < ROOT) | (self.parents >= np.arange(len(self)))
