@@ -142,17 +142,13 @@ class DraftTree:
 
     def along(self, tokens: Iterable[int]) -> list[int]:
         """The nodes that these tokens lead to from the root, one after the other, as far as the draft has them."""
-        places = [*zip(self.parents.tolist(), self.tokens.tolist(), strict=True)]
-        if self.probes is not None:
-            places = [(-2, -2) if probe else place for place, probe in zip(places, self.probes.tolist(), strict=True)]
-        found, node = list[int](), ROOT
+        probes = [False] * len(self) if self.probes is None else self.probes.tolist()
+        places, found = [*zip(self.parents.tolist(), self.tokens.tolist(), probes, strict=True)], [ROOT]
         for token in tokens:
-            try:
-                node = places.index((node, token), node + 1)
-            except ValueError:
+            if (place := (found[-1], token, False)) not in places:
                 break
-            found.append(node)
-        return found
+            found.append(places.index(place, found[-1] + 1))
+        return found[1:]
 
     def depths(self) -> Ints:
         """Each node's distance from the root; 1 for the root's children."""
@@ -253,15 +249,13 @@ class DraftTree:
         """Raise a `DrafterError` where the tree breaks a rule. Without ``vocab_size`` only its shape is checked."""
         if self is EMPTY:
             return
-        self._check_arrays()
+        self._check_arrays(vocab_size)
         if not is_chain(self.parents):
             self._check_parents()
             self._check_siblings()
-        self._check_tokens(vocab_size)
-        if self.drawn:
-            self._check_draws()
+        self._check_draws()
 
-    def _check_arrays(self) -> None:
+    def _check_arrays(self, vocab_size: int | None) -> None:
         n = len(self.tokens)
         marks = n if self.probes is None else len(self.probes)
         if not self.tokens.shape == self.parents.shape == self.scores.shape == (len(self.sources),) == (marks,):
@@ -274,8 +268,6 @@ class DraftTree:
         if n and self.scores is not line(n)[1] and not self.scores.max() <= 0:
             wrong = self.scores[~(self.scores <= 0)][0]
             raise DrafterError(f"scores in a draft are log-probabilities, at most 0; it has {wrong}")
-
-    def _check_tokens(self, vocab_size: int | None) -> None:
         ids = self.tokens.tolist()  # of few numbers a list is read faster than an array
         if ids and min(ids) < 0:
             raise DrafterError(f"a draft holds token {min(ids)}; token ids start at 0")
