@@ -143,17 +143,13 @@ class DraftTree:
 
     def along(self, tokens: Iterable[int]) -> list[int]:
         """The nodes that these tokens lead to from the root, one after the other, as far as the draft has them."""
-        places = [*zip(self.parents.tolist(), self.tokens.tolist(), strict=True)]
-        if self.probes is not None:
-            places = [(-2, -2) if probe else place for place, probe in zip(places, self.probes.tolist(), strict=True)]
-        found, node = list[int](), ROOT
+        probes = [False] * len(self) if self.probes is None else self.probes.tolist()
+        places, found = [*zip(self.parents.tolist(), self.tokens.tolist(), probes, strict=True)], [ROOT]
         for token in tokens:
-            try:
-                node = places.index((node, token), node + 1)
-            except ValueError:
+            if (place := (found[-1], token, False)) not in places:
                 break
-            found.append(node)
-        return found
+            found.append(places.index(place, found[-1] + 1))
+        return found[1:]
 
     def depths(self) -> Ints:
         """Each node's distance from the root; 1 for the root's children."""
@@ -254,16 +250,14 @@ class DraftTree:
         """Raise a `DrafterError` where the tree breaks a rule. Without ``vocab_size`` only its shape is checked."""
         if self is EMPTY:
             return
-        self._check_arrays()
+        self._check_arrays(vocab_size)
         if not is_chain(self.parents):
             self._check_parents()
             self._check_siblings()
-        if len(self) and vocab_size is not None and (most := int(self.tokens.max())) >= vocab_size:
-            raise DrafterError(f"a draft holds token {most}, and the target's vocabulary has {vocab_size} tokens")
         self._check_draws()
 
-    def _check_arrays(self) -> None:
-        n = len(self)
+    def _check_arrays(self, vocab_size: int | None) -> None:
+        n = len(self.tokens)
         marks = n if self.probes is None else len(self.probes)
         if not self.tokens.shape == self.parents.shape == self.scores.shape == (len(self.sources),) == (marks,):
             raise DrafterError(f"a draft tree of {n} tokens needs as many parents, scores, sources and probe marks")
@@ -272,13 +266,14 @@ class DraftTree:
             raise DrafterError(f"tokens and parents of a draft tree are int64 arrays, not {kinds}; use DraftTree.build")
         if not {*map(type, self.sources)} <= {str}:
             raise DrafterError(f"the sources of a draft are names, not {self.sources}")
-        if not len(self):
-            return
-        if self.tokens.min() < 0:
-            raise DrafterError(f"a draft holds token {self.tokens.min()}; token ids start at 0")
-        if not self.scores.max() <= 0:
+        if n and self.scores is not line(n)[1] and not self.scores.max() <= 0:
             wrong = self.scores[~(self.scores <= 0)][0]
             raise DrafterError(f"scores in a draft are log-probabilities, at most 0; it has {wrong}")
+        ids = self.tokens.tolist()  # of few numbers a list is read faster than an array
+        if ids and min(ids) < 0:
+            raise DrafterError(f"a draft holds token {min(ids)}; token ids start at 0")
+        if ids and vocab_size is not None and max(ids) >= vocab_size:
+            raise DrafterError(f"a draft holds token {max(ids)}, and the target's vocabulary has {vocab_size} tokens")
 
     def _check_parents(self) -> None:
         wrong = (self.parents < ROOT) | (self.parents >= np.arange(len(self)))
