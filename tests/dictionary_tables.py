@@ -108,13 +108,13 @@ def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     return asdict(opened.description), {name: array.copy() for name, array in opened.arrays.items()}
 
 
-def sealed(described: Any, sections: Mapping[str, NDArray[Any]], **told: Any) -> bytes:
+def sealed(described: Any, sections: Mapping[str, NDArray[Any]], **metadata: Any) -> bytes:
     """A file of these parts, with the checksum that belongs to them, if there can be one."""
     crc32 = 0
     with suppress(ValueError):
         crc32 = checksum(described, sections)
-    told = {"kind": "dictionary", "version": 4, "crc32": crc32, "description": described, **told}
-    text = json.dumps(told, sort_keys=True, ensure_ascii=False).encode(errors="backslashreplace").decode()
+    metadata = {"kind": "dictionary", "version": 4, "crc32": crc32, "description": described, **metadata}
+    text = json.dumps(metadata, sort_keys=True, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return save(dict(sections), {KEY: text})
 
 

@@ -90,17 +90,17 @@ def timed(drafter: Drafter, text: made_up.MadeUpModel, temperature: float = 0.0,
 
 
 def test_a_method_that_reads_more_is_told_more(foretold: made_up.MadeUpModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, int] = {}
+    tops: dict[str, int] = {}
     proper = drafting.DraftTimer.__init__
 
     def spy(timer: Any, asked: DraftTask, drafter: Drafter, made: made_up.MadeUpModel, *more: Any) -> None:
-        told[drafter.name] = made.ids.shape[1]
+        tops[drafter.name] = made.ids.shape[1]
         proper(timer, asked, drafter, made, *more)
 
     monkeypatch.setattr(drafting.DraftTimer, "__init__", spy)
     for name in ("lookup", "unispec", "foresight"):
         timed(make_drafter(name), foretold, rounds=1)
-    assert told == {"lookup": made_up.BEST, "unispec": made_up.BEST, "foresight": 64}
+    assert tops == {"lookup": made_up.BEST, "unispec": made_up.BEST, "foresight": 64}
 
 
 @pytest.mark.parametrize("method", ["unispec", "recycling", "suffix", "lookup", "foresight", "auto"])
@@ -148,7 +148,7 @@ def test_the_dictionary_of_a_made_up_text_has_something_to_say_about_it(
 
 
 class Watched(Drafter):
-    """Drafts chains of a size, and remembers what it was told."""
+    """Drafts chains of a size, and remembers its calls."""
 
     name = "watched"
     needs = Want(top=3)

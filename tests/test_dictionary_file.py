@@ -365,8 +365,8 @@ def test_sections_may_not_lie(numbers: dict[str, int], parts: dict[str, list[int
     path = tmp_path / "two"
     write(path, {(6,): ((7,), 0, 0), (7,): ((7,), 0, 0)})
     described, sections = taken_apart(path)
-    told = ("keys", "lengths", "firsts", "strays", "ends", "tails")
-    assert [sections[name].tolist() for name in told] == [[0, 1], [1, 1], [1, 1], [], [0, 0], []]
+    listed = ("keys", "lengths", "firsts", "strays", "ends", "tails")
+    assert [sections[name].tolist() for name in listed] == [[0, 1], [1, 1], [1, 1], [], [0, 0], []]
     sections |= {name: np.array(values, sections[name].dtype) for name, values in parts.items()}
     path.write_bytes(sealed({**described, **numbers}, sections))
     assert said in (refused(path) or "")
@@ -513,8 +513,8 @@ def text_before(path: Path, **numbers: int) -> bytes:
 
 
 def test_an_earlier_file_that_promises_more_than_it_has_takes_no_memory(before: Path) -> None:
-    told, said = ("entries", "completions", "alphabet", "ends", "strays", "key_tokens", "tail_tokens"), []
-    before.write_bytes(packed_before(text_before(before, **dict.fromkeys(told, MOST)), b""))
+    listed, said = ("entries", "completions", "alphabet", "ends", "strays", "key_tokens", "tail_tokens"), []
+    before.write_bytes(packed_before(text_before(before, **dict.fromkeys(listed, MOST)), b""))
     assert peak(lambda: said.append(refused(before))) < 2**20
     assert "more than so few bytes can" in said[0]
 

@@ -225,7 +225,8 @@ class Vague(Planner):
 
 def test_a_planner_that_gives_no_budget_is_named_too() -> None:
     with one_warning("planner 'Vague' returned an int in plan, where a Budget belongs"):
-        LanguageModel(tabled()).generate(PROMPT, method=Erratic(), planner=Vague(), max_new_tokens=6)
+        found = LanguageModel(tabled()).generate(PROMPT, method=Erratic(), planner=Vague(), max_new_tokens=16)
+    assert found.tokens == plain()
 
 
 def test_in_a_batch_the_texts_of_a_failing_drafter_go_on_and_others_notice_nothing() -> None:

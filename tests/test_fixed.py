@@ -774,9 +774,7 @@ def test_graphs_are_cut_and_heard_in_this_order(monkeypatch: pytest.MonkeyPatch)
 
 
 def page(language: str) -> list[str]:
-    text = (
-        (Path(__file__).parent.parent / "docs" / "devices.md").read_text(encoding="utf8").partition("\n## On CUDA")[2]
-    )
+    text = (Path(__file__).parent.parent / "docs" / "devices.md").read_text(encoding="utf8").partition("\n## CUDA")[2]
     blocks = re.findall(r"^```(.*?)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [block for marked, block in blocks if marked == language]
 

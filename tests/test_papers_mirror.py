@@ -252,7 +252,7 @@ def test_tasks_are_the_paper_s_where_they_are_here(run: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("item", "given", "told"),
+    ("item", "given", "sentence"),
     [
         ("objectives", ["--gamma", "2", "0"], "--gamma must be at least 1, not 0"),
         ("batch", ["--gamma", "0"], "--gamma must be at least 1, not 0"),
@@ -260,6 +260,6 @@ def test_tasks_are_the_paper_s_where_they_are_here(run: Any, tmp_path: Path) -> 
         ("tasks", ["--head", "nowhere"], "there is no head in nowhere"),
     ],
 )
-def test_mistakes_are_told(item: str, given: list[str], told: str, run: Any) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_mistakes_are_named(item: str, given: list[str], sentence: str, run: Any) -> None:
+    with pytest.raises(ValueError, match=sentence):
         run(item, *given)

@@ -1,5 +1,5 @@
 """The scripts of the ReDrafter paper: what packing saves is what a trie saves, speeds and claims follow from the texts,
-mistakes are told, and every script runs."""
+mistakes are sentence, and every script runs."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_a_model_without_a_head_is_told(name: str, run: Any, monkeypatch: Any, t
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "told"),
+    ("name", "given", "sentence"),
     [
         ("beams", ["--width", "0"], "--width must be at least 1"),
         ("beams", ["--batch", "2", "0"], "--batch must be at least 1"),
@@ -296,12 +296,12 @@ def test_a_model_without_a_head_is_told(name: str, run: Any, monkeypatch: Any, t
         ("tasks", ["--head", "it's"], "has a quote in its name"),
     ],
 )
-def test_mistakes_are_told(name: str, given: list[str], told: str, run: Any) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_mistakes_are_named(name: str, given: list[str], sentence: str, run: Any) -> None:
+    with pytest.raises(ValueError, match=sentence):
         run(name, *given)
 
 
-def test_mistakes_in_heads_are_told(run: Any) -> None:
+def test_mistakes_in_heads_are_named(run: Any) -> None:
     with pytest.raises(ValueError, match="give two heads or more, each of another label"):
         run("labels", "--heads", "truth=a", "truth=b")
     with pytest.raises(ValueError, match="leave --head out"):
@@ -411,8 +411,8 @@ def test_the_list_counts_its_lines() -> None:
     sums = re.search(r"^\| \| all " + r"\| (\d+) " * 5 + r"\|$", readme, re.MULTILINE)
     assert sums is not None
     assert [int(one) for one in sums.groups()] == [sum(int(row[n]) for row in rows) for n in range(1, 6)]
-    for name, *told in rows:
+    for name, *sentence in rows:
         section = readme.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
         kinds = "complete", "computed", "partial", "open"
         states = re.findall(rf"^\| (?:Table|Figure) \d+ \|.*\| ({'|'.join(kinds)})[^|]*\|$", section, re.MULTILINE)
-        assert [int(one) for one in told] == [len(states), *map(Counter(states).__getitem__, kinds)], name
+        assert [int(one) for one in sentence] == [len(states), *map(Counter(states).__getitem__, kinds)], name

@@ -392,7 +392,7 @@ def test_rouge_stands_beside_speed_and_equal_texts_score_alike(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "sentence"),
     [
         (["--limit", "0"], "--limit must be at least 1"),
         (["--nodes", "0"], "--nodes must be at least 1"),
@@ -400,8 +400,8 @@ def test_rouge_stands_beside_speed_and_equal_texts_score_alike(tmp_path: Path) -
         (["--calibration-seconds", "0"], "more than 0"),
     ],
 )
-def test_mistakes_are_told(given: list[str], told: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_mistakes_are_named(given: list[str], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
         shown("unispec", "figure2", "--model", "pocket", "--dtype", "float32", "--out", tmp_path, *given)
 
 
