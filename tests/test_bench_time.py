@@ -397,6 +397,11 @@ def test_the_bench_tells_ratios_first(capsys: pytest.CaptureFixture[str]) -> Non
         assert f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]" in out
         assert one["text"] == "equal"
     assert {setup["threads"] for setup in found["setups"].values()} == {1}
+    races = [race for setup in found["setups"].values() for race in setup["races"].values()]
+    assert {race["turns"] for race in races} == {2}
+    assert all(
+        0 <= race["repeated_8grams"] <= 1 and set(race["sides"]) == {"theirs", "ours", "inside"} for race in races
+    )
     assert found["settings"] == {"dtype": "float32", "num_draft_tokens": 3, "max_new_tokens": 10, "passes": 1}
     assert found["prompts"] == SHORT[1::2]
     assert "10 tokens from each of 2 prompts" in " ".join(shown)

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from paceline.api import piece as piece_module
 from paceline.api.model import LanguageModel
-from paceline.api.piece import Piece
+from paceline.api.piece import Piece, Pieces
 from paceline.context import Context
 from paceline.drafters import Budget, Drafter
+from paceline.engine.emission import Emission
 from paceline.targets.replay import ReplayTarget
 from paceline.tree import DraftTree
+from paceline.vocabulary import Vocabulary
+from paceline.vocabulary.detokenize import Detokenizer
 from tokenizer_kinds import FOR_TEXT, OPAQUE, REAL_NAMES, REPLACEMENT, TEXTS, decode, vocabulary_of
 
 COUNT = 5
@@ -113,3 +117,21 @@ def test_an_event_has_its_log_probability_inside_a_burst() -> None:
     found, _, _ = events("byte-level", ids[:2], ids[2:][:COUNT], logprobs=1)
     assert [one.token for *_, one in found] == ids[2:][:COUNT]
     assert all(one.top[0].token == one.token and one.logprob == 0 for *_, one in found)
+
+
+def test_a_text_that_waits_decodes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer without known spellings decodes the whole prompt before the first token."""
+    vocabulary, begun = vocabulary_of("word ends"), list[int]()
+
+    class Noted(Detokenizer):
+        def __init__(self, vocabulary: Vocabulary, *, prefix: Sequence[int] = ()) -> None:
+            begun.append(len(prefix))
+            super().__init__(vocabulary, prefix=prefix)
+
+    monkeypatch.setattr(piece_module, "Detokenizer", Noted)
+    prompt = vocabulary.encode("Once upon a time")
+    pieces = Pieces(vocabulary, (), prompt)
+    assert begun == []
+    for token in prompt[-2:]:
+        pieces.of(Emission(token, ""))
+    assert begun == [len(prompt)]

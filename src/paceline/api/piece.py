@@ -86,15 +86,14 @@ class Pieces:
     """Makes the pieces of one text, token by token."""
 
     def __init__(self, vocabulary: Vocabulary | None, stops: Sequence[str], prompt: Sequence[int]) -> None:
-        self._vocabulary = vocabulary
+        self._vocabulary, self._stops, self._prompt = vocabulary, stops, prompt
         self._text: Detokenizer | TextStream | None = None
-        if vocabulary is not None:
-            stream = TextStream(vocabulary, stops, prompt) if stops else Detokenizer(vocabulary, prefix=prompt)
-            self._text = stream
+        """Begun with the first token: some tokenizers decode the whole prompt for that, and many texts may wait."""
+        self._ended = False
 
     def of(self, emission: Emission) -> Piece:
         """The next one."""
-        said = "" if self._text is None else self._text.push(emission.token)
+        said = self._push(emission.token)
         return Piece(
             text=said if emission.finish is None else said + self.rest(),
             token=emission.token,
@@ -109,8 +108,18 @@ class Pieces:
 
     def rest(self) -> str:
         """The text that was held back, when no token follows; once."""
-        text, self._text = self._text, None
+        text, self._text, self._ended = self._text, None, True
         return "" if text is None else text.finish()
+
+    def _push(self, token: int) -> str:
+        if self._vocabulary is None or self._ended:
+            return ""
+        if self._text is None:
+            stops, prompt = self._stops, self._prompt
+            self._text = (
+                TextStream(self._vocabulary, stops, prompt) if stops else Detokenizer(self._vocabulary, prefix=prompt)
+            )
+        return self._text.push(token)
 
     def _logprobs(self, emission: Emission) -> Logprobs | None:
         if (found := emission.logprobs) is None:

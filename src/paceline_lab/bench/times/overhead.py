@@ -69,6 +69,12 @@ class Contest(Texts[Written]):
         return median_of(self.ratios(name, base))
 
     @property
+    def about(self) -> dict[str, Any]:
+        """The sides, and how far the race can be trusted."""
+        trust = {"turns": len(self.heats), "spread": self.spread, "repeated_8grams": self.repetition}
+        return {"sides": self.facts, **trust}
+
+    @property
     def lengths(self) -> set[int]:
         """How many tokens texts have."""
         return {len(text.tokens) for name in NAMES for text in self.texts(name)}

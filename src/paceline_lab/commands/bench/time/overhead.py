@@ -121,7 +121,7 @@ def _contests(model: str, options: argparse.Namespace) -> tuple[dict[str, Any], 
             progress=lambda doing, done, total: advance(f"{model}: {doing}", done, total),
         )
         races = list(found)
-        return describe(lm) | {"sides": {race.method: race.facts for race in races}}, races
+        return describe(lm) | {"races": {race.method: race.about for race in races}}, races
 
 
 def _prompts(lm: LanguageModel, options: argparse.Namespace) -> list[Ints]:
