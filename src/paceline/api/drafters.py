@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, finalize
 from paceline.api.settings import Settings
 from paceline.drafters import Drafter
 from paceline.drafters.asking import fit
+from paceline.drafters.given import beside
 from paceline.drafters.sharing import Shared
 from paceline.planning.base import Planner
 from paceline.targets.base import Target
@@ -56,16 +57,21 @@ class Drafters:
         """How many are kept."""
         return len(self._kept)
 
-    def lease(self, settings: Settings, target: Target, vocabulary: Vocabulary | None) -> Lease:
-        """The drafter that settings ask for, fitted. One named by a spec is kept with what it learns across texts."""
+    def lease(
+        self, settings: Settings, target: Target, vocabulary: Vocabulary | None, given: Collection[str] = ()
+    ) -> Lease:
+        """The drafter that settings ask for, fitted, with the sources of what the text is ``given``. One named by a
+        spec is kept with what it learns across texts."""
         if isinstance(settings.method, Drafter):
-            fit(settings.drafter, target, vocabulary)
-            return Lease(settings.drafter, made_here=False)
+            lease = Lease(beside(settings.drafter, given), made_here=False)
+            fit(lease.drafter, target, vocabulary)
+            return lease
         named = settings.draft_model
-        key = settings.spec, settings.draft_device, str(named) if isinstance(named, (str, Path)) else id(named)
+        model = str(named) if isinstance(named, (str, Path)) else id(named)
+        key = settings.spec, settings.draft_device, model, tuple(given)
 
         def make() -> Lease:
-            lease = Lease(settings.drafter, made_here=True, named=named)
+            lease = Lease(beside(settings.drafter, given), made_here=True, named=named)
             fit(lease.drafter, target, vocabulary)
             return lease
 

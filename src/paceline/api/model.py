@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
@@ -173,9 +173,10 @@ class LanguageModel:
         unlimited = {"max_new_tokens": None} if is_chat(prompt) else {}
         return split_settings(given, {**self.defaults, **unlimited})
 
-    def lease(self, settings: Settings) -> Lease:
-        """The drafter that settings ask for, to be held while a text is written."""
-        return self._drafters.lease(settings, self.target, self.vocabulary)
+    def lease(self, settings: Settings, given: Collection[str] = ()) -> Lease:
+        """The drafter that settings ask for, to be held while a text is written, with the sources of what the text is
+        ``given`` beside its prompt."""
+        return self._drafters.lease(settings, self.target, self.vocabulary, given)
 
     def planner(self, settings: Settings, drafter: Drafter) -> Planner:
         """The planner that settings ask for."""

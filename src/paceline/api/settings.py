@@ -73,6 +73,9 @@ class Settings:
     draft_prompt: DraftPrompt | None = None
     """The prompt as a draft model with another tokenizer is to read it: a text, or the messages of a chat. By default
     the text of the prompt, and of a chat its messages in the draft model's own template."""
+    prediction: str | Sequence[int] | None = None
+    """What the text will probably be, such as a file before an edit of it: it is drafted as far as the text follows
+    it."""
     planner: str | Planner | None = None
     """``fixed:n`` for drafts of n tokens; without a number, of the size that suits the method. None for the
     method's own planner."""
@@ -212,6 +215,7 @@ class Options(SamplingOptions, total=False):
     draft_model: str | Path | PreTrainedModel | Loaded | DraftModel | None
     draft_device: str | None
     draft_prompt: DraftPrompt | None
+    prediction: str | Sequence[int] | None
     planner: str | Planner | None
     rule: str
     max_new_tokens: int | None

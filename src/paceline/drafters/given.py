@@ -1,0 +1,22 @@
+"""Sources for what a text is given beside its prompt, such as a prediction of it. They join every method but plain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from paceline.drafters.base import Drafter, Plain
+from paceline.drafters.compose import Union
+
+GIVEN: Mapping[str, Callable[[], Drafter]] = {}
+"""What a text may be given -> the drafter that makes use of it."""
+
+
+def beside(drafter: Drafter, given: Collection[str]) -> Drafter:
+    """A drafter in one tree with the sources of what a text was given. `auto` has these among its parts."""
+    from paceline.drafters.auto import Auto
+
+    if not given or isinstance(drafter, (Plain, Auto)):
+        return drafter
+    joined = Union((drafter, *(GIVEN[name]() for name in given)))
+    joined.spec, joined.spec_options = drafter.spec, drafter.spec_options
+    return joined
