@@ -179,6 +179,11 @@ class Writing:
         state = self.context.finish or ("being written" if self._lent else "not begun")
         return f"<writing of {len(self.context.emitted)} tokens, {state}>"
 
+    @property
+    def rendered(self) -> str:
+        """The text of a chat up to the reply; empty of other prompts."""
+        return self._read.chat or ""
+
     def pieces(self) -> Generator[Piece, None, None]:
         """The text, token by token. To be called once."""
         session, self._alone = self.begin(self._lm.kept), True

@@ -1,0 +1,158 @@
+"""The texts of one request while they are written: their pieces in bursts, and what is counted of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from paceline.api.prompts import Prompt
+from paceline.api.settings import Options
+from paceline.api.writing import Generation, Writing
+from paceline.engine.counters import Totals
+from paceline.integrations.server.errors import ApiError, busy
+from paceline.integrations.server.flows import merged, within
+from paceline.integrations.server.models import Limits, Served
+
+if TYPE_CHECKING:
+    from paceline.api.piece import Piece
+
+
+class Answer:
+    """One or several texts of one model, written for one request."""
+
+    def __init__(self, served: Served, limits: Limits, request_id: str) -> None:
+        self.served, self.limits, self.request_id = served, limits, request_id
+        self.created = int(time.time())
+        self.writings: list[Writing] = []
+        self.results: list[Generation] = []
+        """The finished texts, once all are."""
+        self.tokens: list[int] = []
+        """How many tokens of each text were handed out."""
+        self.began = time.perf_counter()
+        self.first: float | None = None
+        """When the first tokens came."""
+        self.ended: float | None = None
+        self._early = 0
+        """Tokens that came with the first burst."""
+
+    async def begin(self, prompts: Sequence[Prompt], samples: int, settings: Callable[[], Options]) -> None:
+        """Read the prompts and prepare their texts; what is wrong with them is raised here. ``settings`` are made for
+        each text, since some hold what belongs to one text."""
+        count = len(prompts) * samples
+        if samples > self.limits.samples:
+            raise ApiError(f"n is at most {self.limits.samples} here, not {samples}", param="n")
+        if count > self.limits.waiting:
+            raise ApiError(f"a request has at most {self.limits.waiting} texts, not {count}", param="prompt")
+        if self.served.serving.waiting + count > self.limits.waiting:
+            raise busy(self.served.serving.waiting)
+        lm = self.served.lm
+
+        def write(prompt: Prompt, number: int) -> Writing:
+            return Writing(lm, prompt, number, *lm.settings_for(prompt, settings()))
+
+        def write_all() -> None:
+            for prompt in prompts:
+                for number in range(samples):
+                    self.writings.append(write(prompt, number))
+
+        try:
+            await asyncio.to_thread(write_all)
+        except BaseException:
+            self.close()
+            raise
+        self.tokens = [0] * len(self.writings)
+
+    def close(self) -> None:
+        """End texts that were never begun. Those that were end with their readers."""
+        for writing in self.writings:
+            if writing.session is None:
+                writing.end()
+
+    async def bursts(self) -> AsyncGenerator[tuple[int, list[Piece]], None]:
+        """The pieces of all texts as they come, with the numbers of their texts."""
+        seconds = self.limits.seconds
+        try:
+            async with aclosing(within(self._bursts(), seconds)) as bursts:
+                async for number, pieces in bursts:
+                    self._note(number, pieces)
+                    yield number, pieces
+        except TimeoutError:
+            said = f"the answer was not complete after {seconds:g} seconds"
+            raise ApiError(said, status=504, kind="timeout_error", code="timeout") from None
+        finally:
+            self.ended = time.perf_counter()
+            self.close()
+        self.results = [writing.result() for writing in self.writings]
+
+    async def _bursts(self) -> AsyncGenerator[tuple[int, list[Piece]], None]:
+        texts = [self.served.serving.read(partial(_same, writing)) for writing in self.writings]
+        if len(texts) > 1:
+            async with aclosing(merged(texts)) as bursts:
+                async for burst in bursts:
+                    if burst is not None:
+                        yield burst
+            return
+        async with aclosing(texts[0]) as read:
+            async for pieces in read:
+                yield 0, pieces
+
+    def _note(self, number: int, pieces: Sequence[Piece]) -> None:
+        count = sum(piece.token is not None for piece in pieces)
+        self.tokens[number] += count
+        if self.first is None:
+            self.first = time.perf_counter()
+            self._early = count
+
+    # --- what is counted ---
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompts; samples of one prompt share it."""
+        prompts = {id(writing.context): writing.context.prompt_length for writing in self.writings}
+        samples = sum(writing.context.noise.sample == 0 for writing in self.writings) or 1
+        return sum(prompts.values()) * samples // max(1, len(self.writings))
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens whose rows were there already; of several texts those of the first."""
+        reused = [writing.session.reused or 0 for writing in self.writings if writing.session is not None]
+        return min(reused[:1], default=0)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(self.tokens)
+
+    @property
+    def totals(self) -> Totals:
+        """The counters of all texts together."""
+        return sum((result.totals for result in self.results), Totals())
+
+    @property
+    def seconds_to_first(self) -> float | None:
+        return None if self.first is None else self.first - self.began
+
+    @property
+    def seconds_after_first(self) -> float:
+        return 0.0 if self.first is None or self.ended is None else self.ended - self.first
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the tokens behind the first burst."""
+        later = self.completion_tokens - self._early
+        return later / self.seconds_after_first if self.seconds_after_first > 0 else 0.0
+
+    def about(self) -> dict[str, Any]:
+        """What each answer and each chunk says of its origin."""
+        return {
+            "created": self.created,
+            "model": self.served.name,
+            "system_fingerprint": self.served.system_fingerprint,
+        }
+
+
+def _same(writing: Writing) -> Writing:
+    return writing

@@ -1,0 +1,147 @@
+"""Who may ask, and how much: the checks before any endpoint.
+
+A page of a foreign site can make a browser send requests to this machine, so requests are refused whose Host is not the
+server's own (DNS rebinding) or whose Origin is another site that was not allowed. A key is compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from paceline.integrations.server.errors import ApiError
+from paceline.integrations.server.job import ID_HEADER, REQUEST_ID
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+ANY = frozenset({"0.0.0.0", "::", ""})
+"""Hosts that mean all addresses of this machine."""
+OPEN = frozenset({"/health", "/"})
+"""Paths that need no key; those of the page's files besides."""
+ALLOWED_HEADERS = "authorization, content-type, x-request-id"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doors:
+    """What is checked of a request."""
+
+    host: str = "127.0.0.1"
+    hosts: Collection[str] = ()
+    """Names of this server besides its address."""
+    keys: Collection[bytes] = ()
+    """Digests of the keys; none where no key is needed."""
+    origins: Collection[str] = ()
+    """Sites whose pages may ask; ``*`` for all."""
+    open_paths: Collection[str] = field(default=OPEN)
+
+    def knows_host(self, given: str) -> bool:
+        """Whether a request's Host is this server."""
+        name = host_name(given)
+        if name in {*LOOPBACK, self.host.lower(), *(host.lower() for host in self.hosts)}:
+            return True
+        return self.host in ANY and _is_address(name)
+
+    def knows_key(self, given: str) -> bool:
+        """Whether an Authorization header holds a key. Every key is compared, each in constant time."""
+        scheme, _, key = given.partition(" ")
+        digest = digest_of(key.strip()) if scheme.lower() == "bearer" else b""
+        return any([hmac.compare_digest(digest, known) for known in self.keys])
+
+    def allows(self, origin: str, host: str) -> bool:
+        """Whether a page of this origin may ask."""
+        return "*" in self.origins or origin in self.origins or urlsplit(origin).netloc.lower() == host.lower()
+
+
+def digest_of(key: str) -> bytes:
+    """A key as it is kept and compared."""
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+
+
+def host_name(given: str) -> str:
+    """A Host header without its port."""
+    try:
+        return (urlsplit(f"//{given}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """The middleware that checks every request, names it, and adds the headers of its answer."""
+
+    def __init__(self, app: ASGIApp, doors: Doors) -> None:
+        self._app, self._doors = app, doors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get(ID_HEADER, "")
+        scope.setdefault("state", {})["request_id"] = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        origin = headers.get("origin")
+        more = self._headers(origin, headers.get("host", "")) + [(ID_HEADER, scope["state"]["request_id"])]
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                found = MutableHeaders(scope=message)
+                for name, value in more:
+                    found[name] = value
+            await send(message)
+
+        if (refused := self._refusal(scope, headers, origin)) is not None:
+            await refused.response()(scope, receive, sending)
+        elif scope["method"] == "OPTIONS" and origin is not None:
+            await _preflight(scope, receive, sending)
+        else:
+            await self._app(scope, receive, sending)
+
+    def _refusal(self, scope: Scope, headers: Headers, origin: str | None) -> ApiError | None:
+        doors, host = self._doors, headers.get("host", "")
+        if not doors.knows_host(host):
+            said = f"this server is not {host_name(host)[:80]!r}; --allowed-host names hosts that it answers for"
+            return ApiError(said, status=421, code="unknown_host")
+        if origin is not None and not doors.allows(origin, host):
+            said = f"pages of {origin[:80]!r} may not ask this server; --cors names sites that may"
+            return ApiError(said, status=403, code="unknown_origin")
+        if scope["method"] == "OPTIONS" or not doors.keys or scope["path"] in doors.open_paths:
+            return None
+        if doors.knows_key(headers.get("authorization", "")):
+            return None
+        said = "this server needs a key; send the header 'Authorization: Bearer KEY'"
+        challenge = {"www-authenticate": "Bearer"}
+        return ApiError(said, status=401, kind="authentication_error", code="invalid_api_key", headers=challenge)
+
+    def _headers(self, origin: str | None, host: str) -> list[tuple[str, str]]:
+        """Headers of every answer."""
+        found = [("x-content-type-options", "nosniff")]
+        if origin is not None and self._doors.origins and self._doors.allows(origin, host):
+            found += [("access-control-allow-origin", origin), ("vary", "Origin")]
+            found += [("access-control-expose-headers", f"{ID_HEADER}, x-paceline-ignored")]
+        return found
+
+
+async def _preflight(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a browser that asks what a page of another site may send."""
+    headers: Sequence[tuple[bytes, bytes]] = [
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
+        (b"access-control-allow-headers", ALLOWED_HEADERS.encode()),
+        (b"access-control-max-age", b"600"),
+        (b"content-length", b"0"),
+    ]
+    await send({"type": "http.response.start", "status": 204, "headers": list(headers)})
+    await send({"type": "http.response.body", "body": b""})

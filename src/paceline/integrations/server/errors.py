@@ -1,0 +1,99 @@
+"""Errors in the form of OpenAI's API, with the sentences that Paceline gives elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.responses import JSONResponse
+
+from paceline.errors import InputError, PacelineError
+
+LOG = logging.getLogger("paceline.server")
+INVALID, OVERLOADED, INTERNAL = "invalid_request_error", "overloaded_error", "server_error"
+SHOWN = 60
+"""Characters of a wrong value in a message."""
+RETRY_SECONDS = 1
+
+
+class ApiError(Exception):
+    """What a client is answered instead of a text."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = INVALID,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.param, self.code = status, kind, param, code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        """The error as JSON."""
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+def busy(waiting: int) -> ApiError:
+    """The answer where too many texts wait."""
+    return ApiError(
+        f"{waiting} texts are waiting already; try again in a moment",
+        status=429,
+        kind=OVERLOADED,
+        code="too_many_waiting",
+        headers={"retry-after": str(RETRY_SECONDS)},
+    )
+
+
+def no_model(name: str, known: list[str]) -> ApiError:
+    said = f"the model {name[:SHOWN]!r} is not served here; GET /v1/models lists {', '.join(known)}"
+    return ApiError(said, status=404, param="model", code="model_not_found")
+
+
+def api_error(error: BaseException, fields: Mapping[str, Any] | None = None) -> ApiError:
+    """Any exception as what a client is told; ``fields`` are the names that a request may have."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ValidationError):
+        return _of_validation(error)
+    if isinstance(error, InputError):
+        first = str(error).split(" ", 1)[0].strip("'\"")
+        return ApiError(str(error), param=first if fields and first in fields else None)
+    number = uuid.uuid4().hex[:12]
+    LOG.error("error %s", number, exc_info=error)
+    if isinstance(error, PacelineError):
+        return ApiError(str(error), status=500, kind=INTERNAL)
+    return ApiError(f"an error inside the server; its log has it as {number}", status=500, kind=INTERNAL)
+
+
+def _of_validation(error: ValidationError) -> ApiError:
+    """The first of the mistakes in a request, in a sentence."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] in ("json_invalid", "json_type"):
+        reason = str(first["msg"]).removeprefix("Invalid JSON: ")
+        return ApiError(f"the body is no JSON object: {reason}", code="invalid_json")
+    steps = [str(step) for step in first["loc"] if isinstance(step, int) or not _is_branch(step)]
+    place = ".".join(steps)
+    given = "" if first["type"] == "missing" else f", not {_short(first['input'])}"
+    said = str(first["msg"]).removeprefix("Value error, ")
+    return ApiError(f"{place or 'the body'}: {said[:1].lower()}{said[1:]}{given}", param=steps[0] if steps else None)
+
+
+def _is_branch(step: str) -> bool:
+    """Whether pydantic names a branch of a union so, and not a field."""
+    return "[" in step or step in ("str", "int", "float", "bool", "dict", "list", "none")
+
+
+def _short(value: object) -> str:
+    said = repr(value)
+    return said if len(said) <= SHOWN else f"{said[:SHOWN]}…"

@@ -1,0 +1,120 @@
+"""One request on its way: its body, the texts that answer it, and what its headers say."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Any, Generic
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from paceline.api.settings import new_seed
+from paceline.integrations.server.answer import Answer
+from paceline.integrations.server.flows import unless_left
+from paceline.integrations.server.models import Limits, Models, Served
+from paceline.integrations.server.record import Recorder
+from paceline.integrations.server.requests import BodyT
+from paceline.integrations.server.sse import streamed
+from paceline.integrations.server.usage import numbers
+
+REQUEST_ID = re.compile(r"[\w.:-]{1,128}")
+ID_HEADER, IGNORED_HEADER = "x-request-id", "x-paceline-ignored"
+SEEDS = 1 << 64
+NAMED = 20
+"""Ignored fields that a header names."""
+
+
+def request_id_of(request: Request) -> str:
+    """The client's own name of the request, or a new one."""
+    given: str = request.headers.get(ID_HEADER, "")
+    return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+class Job(Generic[BodyT]):
+    """A request for texts. An endpoint says which texts they are, and how chunks and whole answers look."""
+
+    prefix = ""
+    """Of the answer's id."""
+
+    def __init__(self, body: BodyT, request: Request, models: Models, limits: Limits) -> None:
+        self.body, self.request, self.limits = body, request, limits
+        self.served: Served = models.named(getattr(body, "model", None))
+        self.id = f"{self.prefix}{uuid.uuid4().hex}"
+        self.request_id = request.state.request_id
+        given = getattr(body, "seed", None)
+        self.seed = new_seed() if given is None else given % SEEDS
+        """Of all texts of the request, which differ by their numbers."""
+        self.answer = Answer(self.served, limits, self.id)
+        self.record: Recorder = request.app.state.recorder
+
+    @property
+    def streams(self) -> bool:
+        return bool(getattr(self.body, "stream", False))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Those of the answer."""
+        found = {ID_HEADER: self.request_id}
+        if ignored := self.ignored():
+            more = len(ignored) - NAMED
+            names = [re.sub(r"[^\w.-]", "?", name[:40]) for name in ignored[:NAMED]]
+            found[IGNORED_HEADER] = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        return found
+
+    async def respond(self) -> Response:
+        """The response. What is wrong with the request is raised before anything of the answer is sent."""
+        await unless_left(self.request, self.begin())
+        if self.streams:
+            return streamed(self.recorded(self.frames()), self.headers, self.limits.ping_seconds)
+        whole = await unless_left(self.request, self._whole())
+        return JSONResponse(whole, headers=self.headers)
+
+    async def _whole(self) -> dict[str, Any]:
+        async for _ in self.recorded(self.silent()):
+            pass
+        return self.whole()
+
+    async def recorded(self, frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        """The frames of an answer, which is noted however it ends."""
+        with self.record.writing(self.answer, self.request_id):
+            try:
+                async for one in frames:
+                    yield one
+            finally:
+                await frames.aclose()
+
+    async def silent(self) -> AsyncGenerator[bytes, None]:
+        """The answer without frames."""
+        async for number, pieces in self.answer.bursts():
+            self.take(number, pieces)
+        self.finish()
+        return
+        yield b""
+
+    def numbers(self) -> dict[str, Any]:
+        return numbers(self.answer, self.reasoning_tokens)
+
+    # what an endpoint says
+
+    reasoning_tokens = 0
+
+    def ignored(self) -> list[str]:
+        return self.body.unknown
+
+    async def begin(self) -> None:
+        raise NotImplementedError
+
+    def take(self, number: int, pieces: list[Any]) -> None:
+        """Take the next pieces of a text."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """All texts have ended."""
+
+    def frames(self) -> AsyncGenerator[bytes, None]:
+        raise NotImplementedError
+
+    def whole(self) -> dict[str, Any]:
+        raise NotImplementedError

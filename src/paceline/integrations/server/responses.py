@@ -1,0 +1,221 @@
+"""``POST /v1/responses``: OpenAI's newer form of a conversation, which the server may remember."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from paceline.api.piece import Piece
+from paceline.api.settings import Options
+from paceline.integrations.server.errors import ApiError
+from paceline.integrations.server.forms import form_settings, messages_for, variables_for
+from paceline.integrations.server.items import Event, Items
+from paceline.integrations.server.job import Job
+from paceline.integrations.server.replies import Reply, format_of
+from paceline.integrations.server.requests import Json, ResponseRequest
+from paceline.integrations.server.sse import frame
+from paceline.integrations.server.stored import Store
+from paceline.integrations.server.wishes import ignored_fields, settings_of
+
+TEXTS = ("input_text", "output_text", "text")
+
+
+class Response(Job[ResponseRequest]):
+    """The reply to a conversation, as items."""
+
+    prefix = "resp_"
+
+    async def begin(self) -> None:
+        body = self.body
+        if body.n not in (None, 1):
+            raise ApiError("a response is one text; leave n out", param="n")
+        self.store: Store = self.request.app.state.store
+        before = self.store.get(body.previous_response_id).messages if body.previous_response_id else []
+        self.messages = [*before, *_messages(body.input)]
+        self.tools = _tools(body)
+        system = [{"role": "system", "content": body.instructions}] if body.instructions else []
+        await self.answer.begin([messages_for([*system, *self.messages])], 1, self._settings)
+        self.reply = Reply(
+            format_of(self.served.vocabulary),
+            request_id=self.id,
+            tools=self.tools,
+            begun=self.answer.writings[0].rendered,
+        )
+        self.items = Items(self.id)
+
+    def ignored(self) -> list[str]:
+        return ignored_fields(self.body)
+
+    def _settings(self) -> Options:
+        body = self.body
+        most = body.max_output_tokens if body.max_output_tokens is not None else body.max_tokens
+        given = settings_of(body, self.served, self.limits, most=most, seed=self.seed)
+        if body.top_logprobs is not None:
+            given["logprobs"] = body.top_logprobs
+        effort = None if body.reasoning is None else body.reasoning.effort
+        if variables := variables_for(body.chat_template_kwargs, effort, self.tools):
+            given["chat_template_kwargs"] = variables
+        asked = None if body.text is None else body.text.format
+        return form_settings(self.served, given, tools=self.tools, choice=_choice(body), form=asked)
+
+    @property
+    def reasoning_tokens(self) -> int:  # type: ignore[override]
+        return self.reply.reasoning_tokens
+
+    # --- the answer ---
+
+    def take(self, number: int, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            self._events(piece)
+
+    def finish(self) -> None:
+        self._ended()
+
+    def _events(self, piece: Piece) -> list[Event]:
+        """The events of one token."""
+        logprobs = [] if piece.logprobs is None else [piece.logprobs.openai()]
+        events: list[Event] = []
+        for delta in self.reply.push(piece):
+            events += self.items.push(delta, logprobs)
+            logprobs = []
+        return events
+
+    def _ended(self) -> list[Event]:
+        """The events at the end, but for the last one."""
+        events = [event for delta in self.reply.end() for event in self.items.push(delta)]
+        events += self.items.close("completed" if self.reply.finish != "length" else "incomplete")
+        if self.body.store is not False:
+            said = self.reply.message
+            self.store.keep(self.whole(), [*self.messages, said])
+        return events
+
+    def whole(self) -> dict[str, Any]:
+        cut = self.reply.finish == "length"
+        status = "incomplete" if cut else "completed"
+        found = self._response(status) | {"usage": self._usage(), "completed_at": self.answer.created}
+        found["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
+        numbers = self.numbers()
+        return {**found, "timings": numbers["timings"], "metrics": numbers["metrics"]}
+
+    def _response(self, status: str) -> dict[str, Any]:
+        """The response as far as it is known."""
+        body = self.body
+        asked = None if body.text is None else body.text.format
+        form = {"type": "text"} if asked is None else asked.model_dump(exclude_none=True, by_alias=True)
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.answer.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "model": self.served.name,
+            "output": self.items.output,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
+            "store": body.store is not False,
+            "temperature": body.temperature,
+            **{name: getattr(body, name) for name in ("top_p",)},
+            "text": {"format": form},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": body.tools or [],
+            "truncation": "disabled",
+            "metadata": body.metadata or {},
+            "system_fingerprint": self.served.system_fingerprint,
+            "usage": None,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        prompt, completion = self.answer.prompt_tokens, self.answer.completion_tokens
+        return {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": self.answer.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": completion,
+            "output_tokens_details": {"reasoning_tokens": self.reply.reasoning_tokens},
+            "total_tokens": prompt + completion,
+        }
+
+    # --- the stream ---
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        number = 0
+
+        def told(event: Event) -> bytes:
+            nonlocal number
+            found = frame({**event, "sequence_number": number}, event["type"])
+            number += 1
+            return found
+
+        for kind in ("response.created", "response.in_progress"):
+            yield told({"type": kind, "response": {**self._response("in_progress"), "output": []}})
+        async with aclosing(self.answer.bursts()) as bursts:
+            async for _, pieces in bursts:
+                events = [event for piece in pieces for event in self._events(piece)]
+                if events:
+                    yield b"".join(map(told, events))
+        yield b"".join(map(told, self._ended()))
+        whole = self.whole()
+        yield told({"type": f"response.{whole['status']}", "response": whole})
+
+
+def _messages(given: str | Sequence[Json]) -> list[Json]:
+    """The items of a request as the messages of a conversation."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    found: list[Json] = []
+    for number, item in enumerate(given):
+        kind = item.get("type", "message")
+        if kind == "message":
+            found.append({"role": item.get("role"), "content": _content(number, item.get("content"))})
+        elif kind == "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            if found and found[-1].get("tool_calls"):
+                found[-1]["tool_calls"].append(call)
+            else:
+                found.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        elif kind == "function_call_output":
+            output = item.get("output")
+            said = output if isinstance(output, str) else _content(number, output)
+            found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": said})
+        elif kind != "reasoning":
+            raise ApiError(f"input {number} is of type {str(kind)[:40]!r}; this server reads text", param="input")
+    if not found:
+        raise ApiError("input is empty; give a text or a list of messages", param="input")
+    return found
+
+
+def _content(number: int, content: Any) -> Any:
+    """The text of an item's content."""
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") not in TEXTS or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise ApiError(f"input {number} has a part of type {kind!r}; this server reads text", param="input")
+    return "".join(part["text"] for part in content)
+
+
+def _tools(body: ResponseRequest) -> list[Json]:
+    """The tools in the form that chat templates take."""
+    if body.tool_choice == "none" or not body.tools:
+        return []
+    found = []
+    for tool in body.tools:
+        if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
+            raise ApiError("tools are functions here, {'type': 'function', 'name': ...}", param="tools")
+        function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name)}
+        found.append({"type": "function", "function": function})
+    return found
+
+
+def _choice(body: ResponseRequest) -> str | None:
+    """Whether a function must be called: ``required``, or its name behind a colon."""
+    choice = body.tool_choice
+    if isinstance(choice, Mapping):
+        return f"function:{choice.get('name')}"
+    return choice
