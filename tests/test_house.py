@@ -454,8 +454,8 @@ ROOM_LINES = {
         "engine": 1900,
         "api": 2350,
         "testing": 300,
-        "integrations": 2050,
-        "cli": 2100,
+        "integrations": 6000,
+        "cli": 2350,
     },
     "paceline_lab": {
         "check": 1850,
@@ -748,6 +748,7 @@ CLOCKS = {
     "engine/serial.py": "a driver",
     "engine/batch.py": "a driver",
     "engine/served.py": "a driver",
+    "integrations/server": "a server, whose answers say how long they took",
     "integrations/vllm": "a host, whose rounds it times",
     "integrations/transformers": "a host, whose rounds it times",
     "cli": "a command's own seconds",

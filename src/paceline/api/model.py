@@ -22,6 +22,7 @@ from paceline.api.chat import Conversation
 from paceline.api.drafters import Drafters, Lease
 from paceline.api.piece import Piece
 from paceline.api.prompts import ONE_MESSAGE, Message, Prompt, is_chat, prompts_of, read
+from paceline.api.serving import Serving
 from paceline.api.settings import ELSEWHERE, Options, Settings, new_seed, split_settings
 from paceline.api.writing import Generation, Writing
 from paceline.drafters import Drafter
@@ -161,6 +162,10 @@ class LanguageModel:
         reader, and the others go on. Closing the generator, or cancelling the task that reads it, ends the text."""
         how = self.settings_for(prompt, settings)
         return self._shared.read(self, lambda: Writing(self, prompt, 0, *how))
+
+    def serving(self, *, at_once: int = AT_ONCE, kept: int = 8, max_rows: int | None = None) -> Serving:
+        """The texts of a server, which event loops read and which are written together."""
+        return Serving(self, at_once=at_once, kept=kept, max_rows=max_rows)
 
     def write(self, prompt: Prompt, **settings: Unpack[Options]) -> Writing:
         """Like `stream`, with the `Generation` afterwards: read its `pieces`, then its `result`. Any thread may

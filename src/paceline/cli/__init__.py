@@ -21,6 +21,7 @@ COMMANDS = (
     "paceline_lab.commands.demo",
     "paceline.cli.generate",
     "paceline.cli.chat",
+    "paceline.cli.serve",
     "paceline_lab.commands.advise",
     "paceline_lab.commands.calibrate",
     "paceline_lab.commands.check",

@@ -52,7 +52,7 @@ class Doors:
         """Whether an Authorization header holds a key. Every key is compared, each in constant time."""
         scheme, _, key = given.partition(" ")
         digest = digest_of(key.strip()) if scheme.lower() == "bearer" else b""
-        return any([hmac.compare_digest(digest, known) for known in self.keys])
+        return sum(hmac.compare_digest(digest, known) for known in self.keys) > 0
 
     def allows(self, origin: str, host: str) -> bool:
         """Whether a page of this origin may ask."""
@@ -94,7 +94,7 @@ class Guard:
         given = headers.get(ID_HEADER, "")
         scope.setdefault("state", {})["request_id"] = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         origin = headers.get("origin")
-        more = self._headers(origin, headers.get("host", "")) + [(ID_HEADER, scope["state"]["request_id"])]
+        more = [*self._headers(origin, headers.get("host", "")), (ID_HEADER, scope["state"]["request_id"])]
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

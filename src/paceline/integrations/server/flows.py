@@ -47,8 +47,10 @@ async def merged(
             else:
                 left -= 1
     finally:
-        for task in (*tasks, *([getting] if getting is not None else [])):
+        for task in tasks:
             task.cancel()
+        if getting is not None:
+            getting.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -79,7 +81,7 @@ async def within(source: AsyncGenerator[T, None], seconds: float | None) -> Asyn
                 return
 
 
-class Left(Exception):  # noqa: N818 - that a client leaves is no error of ours
+class Left(Exception):
     """The client closed the connection before it had its answer."""
 
 

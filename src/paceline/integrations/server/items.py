@@ -40,7 +40,7 @@ class Items:
     def _begin(self, key: tuple[str, int], delta: Delta) -> list[Event]:
         """A new item."""
         self._open = key
-        number = len(self.output)
+        number, item = len(self.output), dict[str, Any]()
         if key[0] == "call":
             item = {"id": f"fc_{self._stem}{number}", "type": "function_call", "status": "in_progress"}
             item |= {"call_id": delta.id, "name": delta.name, "arguments": ""}

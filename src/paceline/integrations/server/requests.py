@@ -36,7 +36,8 @@ class Body(BaseModel):
 
 
 BodyT = TypeVar("BodyT", bound=Body)
-SamplingBody: Any = create_model("SamplingBody", __base__=Body, **SIMPLE, **BY_TOKEN)
+FIELDS: Any = {**SIMPLE, **BY_TOKEN}
+SamplingBody: Any = create_model("SamplingBody", __base__=Body, **FIELDS)
 """A body with the settings of sampling."""
 
 

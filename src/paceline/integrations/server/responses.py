@@ -13,7 +13,7 @@ from paceline.integrations.server.forms import form_settings, messages_for, vari
 from paceline.integrations.server.items import Event, Items
 from paceline.integrations.server.job import Job
 from paceline.integrations.server.replies import Reply, format_of
-from paceline.integrations.server.requests import Json, ResponseRequest
+from paceline.integrations.server.requests import SIMPLE, Json, ResponseRequest
 from paceline.integrations.server.sse import frame
 from paceline.integrations.server.stored import Store
 from paceline.integrations.server.wishes import ignored_fields, settings_of
@@ -118,8 +118,7 @@ class Response(Job[ResponseRequest]):
             "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
             "store": body.store is not False,
-            "temperature": body.temperature,
-            **{name: getattr(body, name) for name in ("top_p",)},
+            **{name: getattr(body, name) for name in SIMPLE},
             "text": {"format": form},
             "tool_choice": body.tool_choice or "auto",
             "tools": body.tools or [],

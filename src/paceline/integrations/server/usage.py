@@ -29,7 +29,7 @@ def usage(answer: Answer, reasoning_tokens: int = 0) -> dict[str, Any]:
 
 
 def timings(answer: Answer) -> dict[str, Any]:
-    """llama.cpp's ``timings``. The prompt ends with the first token; the rate is of the tokens behind the first burst."""
+    """llama.cpp's ``timings``. The prompt ends with the first token; the rate is of what follows the first burst."""
     read = answer.prompt_tokens - answer.cached_tokens
     prompt_ms, text_ms = 1000 * (answer.seconds_to_first or 0.0), 1000 * answer.seconds_after_first
     rate, totals = answer.tokens_per_second, answer.totals

@@ -15,12 +15,11 @@ from paceline.errors import InputError
 from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.models import Limits, Served
 from paceline.integrations.server.requests import BY_TOKEN, SIMPLE, Writes
-from paceline.law.settings import named_elsewhere
 
 USUAL_TEMPERATURE = 1.0
 """Of the protocol, where neither the request nor the model names one."""
-ALL = -1
-"""What vLLM's clients write for no limit."""
+OFF = -1
+"""What vLLM's clients write for no limit, of the number of tokens and of the cut to the best ones."""
 LLAMA_CPP = "speculative.n_max"
 MOST_DRAFTED = 256
 SAFE = re.compile(r"(?:\d+|\d*\.\d+|true|false|shared|none|paper)", re.IGNORECASE)
@@ -50,9 +49,7 @@ def settings_of(body: Writes, served: Served, limits: Limits, *, most: int | Non
     _refuse_unserved(body)
     given: dict[str, Any] = {**served.defaults}
     given.setdefault("temperature", served.lm.defaults.get("temperature", USUAL_TEMPERATURE))
-    given |= {name: value for name in SIMPLE if name != "seed" and (value := getattr(body, name)) is not None}
-    if (top_k := named_elsewhere("vllm", "top_k").name) in given:
-        given[top_k] = max(0, given[top_k]) if given[top_k] == ALL else given[top_k]
+    given |= {name: value for name in SIMPLE if name != "seed" and (value := getattr(body, name)) not in (None, OFF)}
     given |= {name: _by_token(name, value) for name in BY_TOKEN if (value := getattr(body, name)) is not None}
     given["seed"] = seed
     given["max_new_tokens"] = _within(most, limits)
@@ -85,7 +82,7 @@ def _by_token(name: str, given: Mapping[str, float]) -> dict[int, float]:
 
 
 def _within(most: int | None, limits: Limits) -> int | None:
-    if most in (None, ALL):
+    if most in (None, OFF):
         return limits.tokens
     assert most is not None, "None was handled"
     return most if limits.tokens is None else min(most, limits.tokens)
@@ -201,10 +198,10 @@ def prompts_of(given: str | list[str] | list[int] | list[list[int]], served: Ser
     if not given:
         raise ApiError("prompt is an empty list; give a text or token ids", param="prompt")
     if isinstance(given[0], int):
-        return [_ids(cast("list[int]", given), served)]
+        return [_ids([token for token in given if isinstance(token, int)], served)]
     if isinstance(given[0], str):
-        return list(cast("list[str]", given))
-    return [_ids(ids, served) for ids in cast("list[list[int]]", given)]
+        return [text for text in given if isinstance(text, str)]
+    return [_ids(ids, served) for ids in given if isinstance(ids, list)]
 
 
 def _ids(ids: list[int], served: Served) -> NDArray[np.int64]:
