@@ -15,9 +15,11 @@ import pytest
 import torch
 
 from families import build
+from paceline.cli import main
 from paceline.targets.hf import probe
 from paceline.targets.hf.target import HFTarget
 from paceline_lab.bench.loading import _timed_probe
+from paceline_lab.check import Checker
 from papers.device import __main__ as device
 from papers.device import rounds
 from papers.device.findings import KEY, Finding, findings_of
@@ -375,3 +377,24 @@ def test_bad_options_are_told(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match=said):
         script(["--out", str(tmp_path / "device.json"), *given], monkeypatch, capsys)
+
+
+def test_a_check_that_is_interrupted_reports_the_cases_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare, done = Checker.compare, list[Any]()
+
+    def stopped(self: Checker, *given: Any) -> Any:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(found := compare(self, *given))
+        return found
+
+    monkeypatch.setattr(Checker, "compare", stopped)
+    asked = "check --model pocket --dtype float32 --sizes 4 -n 4 --rule coupled --method lookup --batch 1 --json"
+    assert main(asked.split()) == 130
+    found = capsys.readouterr()
+    said = json.loads(found.out.splitlines()[-1])
+    assert said["cases"] == said["equal"] > 2
+    assert "it was interrupted: only the cases above were checked" in said["notes"]
+    assert "interrupted" in found.err
