@@ -189,6 +189,8 @@ def build(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **overri
     family = FAMILIES[name]
     model = _from_config(family.config | {"model_type": family.model_type}, seed, overrides)
     redraw(model, torch.Generator().manual_seed(seed))
+    if family.softcap:
+        model.set_attn_implementation("eager")  # some transformers choose sdpa, which forgets the soft cap
     return model.to(dtype).eval()
 
 

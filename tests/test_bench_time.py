@@ -272,6 +272,25 @@ def test_forwards_of_a_random_model_are_told_beside_the_memorys_bandwidth(
     assert any(line.startswith("own ") and "(1.00x)" in line for line in lines)
 
 
+def test_forwards_that_are_interrupted_are_told_as_far_as_they_are_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed = forwards.forwards
+
+    def stopped(*given: Any, **how: Any) -> Any:
+        found = timed(*given, **how)
+        yield from (line for line in found if line.facts["rows"] == 4)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(forwards, "forwards", stopped)
+    monkeypatch.setattr(forwards, "bandwidth", lambda device: 1e9)
+    command = ["bench", "time", "forwards", "--model", "random:tiny", "--dtype", "float32", "--rounds", "1"]
+    assert main([*command, "--context", "8", "--rows", "4", "1", "--json"]) == 130
+    found = capsys.readouterr()
+    assert {one["rows"] for one in json.loads(found.out.splitlines()[-1])["lines"]} == {4}
+    assert "interrupted" in found.err
+
+
 # --- overhead -----------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from engine import write
 from families import FAMILIES, build
@@ -15,28 +16,42 @@ from paceline.drafters.networks.assistant import Assistant
 from paceline.law import KeyedDice, Law, Noise, Sampling
 from paceline.law.contenders import contenders
 from paceline.law.warp import Warps
-from paceline.targets.base import Request, Want
+from paceline.targets.base import Request, Rows, Want
 from paceline.targets.hf.fixed.kernels import splits_here
 from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.own import Mode
+from paceline.targets.hf.path import ForwardPath
 from paceline.targets.hf.target import HFTarget
-from paceline.tree import EMPTY
+from paceline.tree import EMPTY, DraftTree
 from scoring import CLOSE, CONTEXT, apart, filled, random_tree, tokens
 
 DEVICE = "cuda"
-NEAR = {torch.float32: 10 * CLOSE, torch.bfloat16: 0.3}
-"""Other kernels than on a CPU; the largest of many differences."""
+NEAR = 10 * CLOSE
+"""Other kernels than on a CPU; the largest of many differences, in float32."""
+ROUNDED = 1.5
+"""In bfloat16: how much farther than the model's own rows recorded ones may lie from those of the same weights in
+float32, in mean square."""
+NO_INTERFACE = "the model does not call the registered attention function"
 
 pytestmark = pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="there is no GPU")
 
 PACKED = [name for name, family in FAMILIES.items() if family.interface and name != "gpt2"]
 
 
+def built(name: str, dtype: torch.dtype) -> PreTrainedModel:
+    """In half precision a near tie sends a row to another expert, so there all of them are asked; which of them are
+    chosen is compared in float32."""
+    every = {"num_experts_per_tok": 4} if FAMILIES[name].moe and dtype is not torch.float32 else {}
+    return build(name, dtype, **every)
+
+
 def on_device(name: str, dtype: torch.dtype = torch.float32) -> tuple[HFTarget, FixedPath]:
     """Probed, as users have it; nothing may have gone wrong."""
-    target = load_target(build(name, dtype).to(DEVICE), fixed_shapes=True)
+    target = load_target(built(name, dtype).to(DEVICE), fixed_shapes=True)
     assert target.fixed is not None
+    if target.refused_modes.get(Mode.PACKED) == NO_INTERFACE and name == "gptj":
+        pytest.skip(f"of this transformers {NO_INTERFACE}")
     assert target.fixed.refused is None
     assert target.mode is Mode.PACKED, target.refused_modes
     assert target.fixed.without_kernels is None
@@ -49,20 +64,47 @@ def on_device(name: str, dtype: torch.dtype = torch.float32) -> tuple[HFTarget, 
 def test_a_replay_is_what_the_model_finds(name: str, dtype: torch.dtype) -> None:
     """Several sequences, one of them long, kept and scored again, each recording played for other texts."""
     target, fixed = on_device(name, dtype)
+    exact = None if dtype is torch.float32 else unrounded(target, name, dtype)
     texts = [tokens(n, n) for n in (CONTEXT, 1300, 9)]
     ours, theirs = ([filled(target, text) for text in texts] for _ in range(2))
+    truth = [] if exact is None else [filled(exact, text) for text in texts]
+    gaps = list[tuple[float, float]]()
     for seed in range(4):
         drafts = [EMPTY if seed == 2 else random_tree(seed + i, 12) for i in range(3)]
-        with target.using(fixed):
-            found = target.submit([Request.of_tree(r, seed, d) for r, d in zip(ours, drafts, strict=True)]).result()
-        asked = [Request.of_tree(r, seed, d) for r, d in zip(theirs, drafts, strict=True)]
-        with target.using(target.own):
-            expected = target.submit(asked).result()
-        assert max(apart(f.logits, e.logits) for f, e in zip(found, expected, strict=True)) < NEAR[dtype]
-        for rows in (*ours, *theirs):
+        found = scored(target, fixed, ours, seed, drafts)
+        expected = scored(target, target.own, theirs, seed, drafts)
+        if exact is None:
+            assert max(apart(*both) for both in zip(found, expected, strict=True)) < NEAR
+        else:
+            alone = scored(exact, exact.own, truth, seed, drafts)
+            gaps += [(squared(f, a), squared(e, a)) for f, e, a in zip(found, expected, alone, strict=True)]
+        for rows in (*ours, *theirs, *truth):
             rows.keep([0] if seed == 2 else [0, 1])
             rows.check()
     assert fixed.refused is None
+    if gaps:
+        recorded, own = np.sqrt(np.mean(gaps, axis=0))
+        assert recorded < ROUNDED * own
+
+
+def unrounded(target: HFTarget, name: str, dtype: torch.dtype) -> HFTarget:
+    """The same weights, computed in float32."""
+    exact = HFTarget(built(name, dtype).float().to(DEVICE))
+    exact.limits = target.limits
+    return exact
+
+
+def scored(
+    target: HFTarget, path: ForwardPath, rows: list[Rows], root: int, drafts: list[DraftTree]
+) -> list[torch.Tensor]:
+    with target.using(path):
+        found = target.submit([Request.of_tree(r, root, d) for r, d in zip(rows, drafts, strict=True)]).result()
+    return [scores.logits for scores in found]
+
+
+def squared(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The mean square of differences, in squared deviations of the logits."""
+    return float((one.double() - other.double()).square().mean() / other.double().var())
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -76,8 +118,8 @@ def test_early_exits_are_heard_while_the_device_goes_on(name: str) -> None:
             found = target.submit([ask(ours, on_early=lambda logits: heard.append(logits.cpu()))]).result()[0]  # noqa: B023
         with target.using(target.own):
             expected = target.submit([ask(theirs)]).result()[0]
-        assert apart(found.early, expected.early) < NEAR[torch.float32]
-        assert apart(found.logits, expected.logits) < NEAR[torch.float32]
+        assert apart(found.early, expected.early) < NEAR
+        assert apart(found.logits, expected.logits) < NEAR
         assert torch.equal(heard[0], found.early.cpu())
         for rows in (ours, theirs):
             rows.keep([0, 1])
@@ -112,7 +154,7 @@ def test_drafts_are_played_whole(how: dict[str, float]) -> None:
     assert drafts.linked
     assert fixed.refused is None
     assert drafts.refused is None
-    assert session.totals.accepted > 50
+    assert sum(each.accepted for each in session.rounds) > 50
 
 
 def test_growing_and_giving_back_leaves_nothing_wrong() -> None:

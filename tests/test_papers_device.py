@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -14,11 +15,14 @@ import pytest
 import torch
 
 from families import build
+from paceline.cli import main
 from paceline.targets.hf import probe
 from paceline.targets.hf.target import HFTarget
 from paceline_lab.bench.loading import _timed_probe
+from paceline_lab.check import Checker
 from papers.device import __main__ as device
-from papers.device.findings import KEY, Finding
+from papers.device import rounds
+from papers.device.findings import KEY, Finding, findings_of
 from papers.device.parts import KINDS, SMALL, Sizes, parts_of, read_tests, specs
 from papers.device.running import DONE, FAILED, NOT_RUN, OVER, Kept, Part, Record, run_all
 from papers.device.tables import notes, tables
@@ -148,6 +152,36 @@ def test_ctrl_c_leaves_what_was_finished_and_no_process(tmp_path: Path) -> None:
     assert not alive(int(pid.read_text()))
 
 
+def test_a_part_that_begins_warm_is_limited_and_read_as_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "says.py").write_text(f"{SAY}\nimport os, sys\nassert os.getsid(0) == os.getpid(), sys.argv\n")
+    (tmp_path / "waits.py").write_text(f"{SAY}\n{WAIT}\n")
+    (tmp_path / "fails.py").write_text("raise SystemExit('too hot')\n")
+    parts = [Part(name, ["-m", name], in_words, seconds=2, warm=True) for name in ("says", "waits", "fails")]
+    found, _ = ran(parts, tmp_path / "kept.json", seconds=6)
+    assert [one.state for one in found.values()] == [DONE, OVER, FAILED]
+    assert [one.findings for one in found.values()] == [[{KEY: "one", "n": 1}], [{KEY: "one", "n": 1}], []]
+    assert found["says"].printed == ["warned"]
+    assert "KeyboardInterrupt" in found["waits"].printed[-1]
+    assert found["fails"].why == "exit code 1: too hot"
+
+
+NO_GPU = """
+import torch
+def used(*given): raise SystemExit("a GPU was asked for")
+torch.cuda.is_available = torch.cuda.device_count = torch.cuda._lazy_init = used
+import papers.device.imports
+"""
+
+
+def test_what_is_imported_for_all_parts_asks_for_no_gpu() -> None:
+    """A process that has used one cannot be forked."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+    subprocess.run([sys.executable, "-c", NO_GPU], check=True, env=environment, timeout=120)
+
+
 # --- the parts
 
 
@@ -162,6 +196,22 @@ def test_all_parts_are_there_in_their_order() -> None:
     ]
     on_cpu = {one.kind: one.obstacle for one in parts_of(SMALL, "cpu")}
     assert [kind for kind, obstacle in on_cpu.items() if obstacle] == ["tests"]
+
+
+def test_the_most_important_parts_come_first() -> None:
+    names = [one.name for one in parts_of(Sizes(), "cuda")]
+    assert names[:4] == ["forwards random:8b 1 text", "rounds pocket+ballast:8B", "check", "tests"]
+
+
+def test_rounds_are_measured_and_profiled(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "--model pocket --dtype float32 -n 4 --texts 3 --methods plain lookup --temperatures 0.8 --profile plain"
+    monkeypatch.setattr(sys, "argv", ["rounds", *asked.split()])
+    rounds.main()
+    found = findings_of(capsys.readouterr().out)
+    assert [one[KEY] for one in found] == ["plain at 0.8", "lookup at 0.8", "profile of plain"]
+    assert not any("failed" in one for one in found)
+    assert all(one["milliseconds"]["round"] > 0 and one["tokens_per_round"] >= 1 for one in found[:2])
+    assert found[2]["top_python"]
 
 
 def test_methods_get_the_draft_model_that_they_need() -> None:
@@ -183,7 +233,7 @@ def test_failed_tests_are_read_from_the_output() -> None:
     failures = {"test_a_replay[gemma2-dtype0]": "AssertionError: 3 passed - not", "test_other": ""}
     assert found == {KEY: "tests", "failed": 1, "passed": 52, "skipped": 2, "error": 1, "failures": failures}
     assert read_tests("no tests") == []
-    said = parts_of(SMALL, "cuda")[0].said([found])
+    said = next(one for one in parts_of(SMALL, "cuda") if one.kind == "tests").said([found])
     assert said == "52 passed, 1 failed, 1 error, 2 skipped (test_a_replay[gemma2-dtype0], test_other)"
 
 
@@ -327,3 +377,24 @@ def test_bad_options_are_told(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match=said):
         script(["--out", str(tmp_path / "device.json"), *given], monkeypatch, capsys)
+
+
+def test_a_check_that_is_interrupted_reports_the_cases_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare, done = Checker.compare, list[Any]()
+
+    def stopped(self: Checker, *given: Any) -> Any:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(found := compare(self, *given))
+        return found
+
+    monkeypatch.setattr(Checker, "compare", stopped)
+    asked = "check --model pocket --dtype float32 --sizes 4 -n 4 --rule coupled --method lookup --batch 1 --json"
+    assert main(asked.split()) == 130
+    found = capsys.readouterr()
+    said = json.loads(found.out.splitlines()[-1])
+    assert said["cases"] == said["equal"] > 2
+    assert "it was interrupted: only the cases above were checked" in said["notes"]
+    assert "interrupted" in found.err

@@ -2,9 +2,9 @@
 
     python -m papers.device --minutes 8 --out runs/device.json
 
-Parts run one after the other, most important first, each in a separate process and for its share of the minutes that
-are left. The same command goes on with the parts that have no result yet; `--again` runs all. Without a GPU, and with
-`--small`, everything is tiny: that shows that the script works, and no speed.
+Parts run one after the other, most important first, each in a separate process with a limit; the minutes may not be
+enough for the last ones. The same command goes on with the parts that have no result yet; `--again` runs all. Without
+a GPU, and with `--small`, everything is tiny: that shows that the script works, and no speed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def device(given: Given) -> Report:
     record = Record(given.out)
     try:
         with terminable():
-            run_all(parts, record, 60 * given.minutes, again=given.again, about=here())
+            run_all(parts, record, 60 * given.minutes, again=given.again, about=here(name))
     except KeyboardInterrupt:
         print(f"\n{given.out} has what was finished; the same command goes on", file=sys.stderr)
         sys.exit(INTERRUPTED)

@@ -14,7 +14,7 @@ from papers.device.running import Part
 
 TESTS = "tests/test_fixed_cuda.py", "tests/test_gpu_kernels.py", "tests/test_gpu_race.py"
 """In the root of the checkout, where scripts are run."""
-KINDS = "tests", "check", "forwards", "rounds", "transformers", "mirror", "energy", "loading"
+KINDS = "forwards", "rounds", "check", "tests", "transformers", "mirror", "energy", "loading"
 """Most important first."""
 NO_GPU = "it needs a GPU, and {} is none"
 LARGE = "8b"
@@ -31,8 +31,9 @@ class Sizes:
     draft: str = "pocket-draft"
     shapes: Sequence[str] = ("random:8b", "random:1b")
     """Models of forwards."""
-    rows: Sequence[int] = (*range(1, 17), 32, 64, 128)
-    rows_of_many: Sequence[int] = (1, 2, 4, 8, 16, 32)
+    rows: Sequence[int] = (1, 8, 2, 4, 16, 32, 64, 128, *(n for n in range(3, 16) if n not in (4, 8)))
+    """Most important first."""
+    rows_of_many: Sequence[int] = (1, 8, 2, 4, 16, 32)
     """Where many texts are scored at once."""
     many: int = 16
     context: int = 512
@@ -72,9 +73,10 @@ SMALL = Sizes(
 
 
 def parts_of(sizes: Sizes, device: str) -> list[Part]:
-    """All parts for a device, most important first."""
-    makers = (tests, check, forwards, rounds, transformers, mirror, energy, loading)
-    return [part for make in makers for part in make(sizes, device)]
+    """All parts for a device, most important first: the first one of each kind, then what is left."""
+    makers = (forwards, rounds, check, tests, transformers, mirror, energy, loading)
+    of_kinds = [list(make(sizes, device)) for make in makers]
+    return [kind[0] for kind in of_kinds] + [part for kind in of_kinds for part in kind[1:]]
 
 
 def texts_of(strings: Sequence[object]) -> list[str]:
@@ -94,7 +96,7 @@ def on_gpu(device: str) -> bool:
 
 
 def tests(sizes: Sizes, device: str) -> Iterator[Part]:
-    workers = ["-n", str(min(6, os.cpu_count() or 1))] if find_spec("xdist") else []
+    workers = ["-n", str(min(8, os.cpu_count() or 1))] if find_spec("xdist") else []
     flags = ["-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", "-o", "filterwarnings=ignore", *workers]
     obstacle = "" if on_gpu(device) else NO_GPU.format(device)
     yield Part("tests", ["-m", "pytest", *TESTS, *flags], _tests_in_words, 90, read_tests, obstacle, codes=(0, 1))
@@ -125,7 +127,7 @@ def check(sizes: Sizes, device: str) -> Iterator[Part]:
     command = ["-m", "paceline", "check", "--model", sizes.model, "--draft-model", sizes.draft, "--device", device]
     command += ["--dtype", "float32", "--sizes", "9", "-n", str(sizes.check_tokens), "--rule", *sizes.rules]
     command += ["--method", *sizes.checked, "--batch", *texts_of(sizes.batches), "--json"]
-    yield Part("check", command, _check_in_words, 45, codes=(0, 1))
+    yield Part("check", command, _check_in_words, 45, codes=(0, 1), warm=True)
 
 
 def _check_in_words(found: Sequence[Finding]) -> str:
@@ -146,8 +148,8 @@ def forwards(sizes: Sizes, device: str) -> Iterator[Part]:
             command += ["--dtype", sizes.dtype, "--context", str(sizes.context), "--sequence", str(texts)]
             command += ["--rows", *texts_of(rows), "--rounds", str(sizes.repeats), "--json"]
             name = f"forwards {shape} {texts} {'text' if texts == 1 else 'texts'}"
-            seconds = share(shape, 60, 35) if texts == 1 else share(shape, 45, 30)
-            yield Part(name, command, _forwards_in_words, seconds)
+            seconds = share(shape, 75, 35) if texts == 1 else share(shape, 45, 30)
+            yield Part(name, command, _forwards_in_words, seconds, warm=True)
 
 
 def timed(found: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -177,7 +179,7 @@ def _forwards_in_words(found: Sequence[Finding]) -> str:
 def rounds(sizes: Sizes, device: str) -> Iterator[Part]:
     for target in sizes.targets:
         profiled = ["--profile", *specs(sizes.profiled, sizes.draft)] if sizes.profiled else []
-        seconds = share(target, 110, 80)
+        seconds = share(target, 105, 70)
         yield _rounds(f"rounds {target}", sizes, device, target, sizes.methods, seconds, *profiled)
 
 
@@ -198,7 +200,7 @@ def _rounds(
 ) -> Part:
     command = ["-m", "papers.device.rounds", "--model", target, "--device", device, "--dtype", sizes.dtype]
     command += ["-n", str(sizes.tokens), "--texts", str(sizes.texts), "--methods", *specs(methods, sizes.draft), *more]
-    return Part(name, command, _rounds_in_words, seconds, continues=True)
+    return Part(name, command, _rounds_in_words, seconds, continues=True, warm=True)
 
 
 def specs(methods: Sequence[str], draft: str) -> list[str]:
@@ -227,7 +229,7 @@ def transformers(sizes: Sizes, device: str) -> Iterator[Part]:
     target = sizes.targets[0]
     command = ["-m", "papers.device.theirs", "--model", target, "--device", device, "--dtype", sizes.dtype]
     command += ["-n", str(sizes.tokens)]
-    yield Part(f"transformers {target}", command, _theirs_in_words, 60, continues=True)
+    yield Part(f"transformers {target}", command, _theirs_in_words, 60, continues=True, warm=True)
 
 
 def _theirs_in_words(found: Sequence[Finding]) -> str:
@@ -240,7 +242,7 @@ def _theirs_in_words(found: Sequence[Finding]) -> str:
 def loading(sizes: Sizes, device: str) -> Iterator[Part]:
     for target in dict.fromkeys((sizes.model, sizes.targets[0])):
         command = ["-m", "papers.device.loading", "--model", target, "--device", device, "--dtype", sizes.dtype]
-        yield Part(f"loading {target}", command, _loading_in_words, share(target, 20, 15))
+        yield Part(f"loading {target}", command, _loading_in_words, share(target, 30, 25))
 
 
 def _loading_in_words(found: Sequence[Finding]) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+import paceline
+
 MOST = 10
 """Entries of each list."""
 HOST = "CPU"
@@ -21,7 +23,7 @@ Top = list[tuple[str, float, float]]
 """Name, calls a round and milliseconds a round."""
 
 
-def profiled(text: Callable[[], Any], device: str) -> dict[str, Any]:
+def profiled(text: Callable[[], paceline.Generation], device: str) -> dict[str, Any]:
     """A text under torch's profiler, and the next one under Python's. Both slow the host down, so ``wall`` is that of a
     text without them. All numbers are per round, milliseconds."""
     started = time.perf_counter()

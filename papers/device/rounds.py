@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from functools import reduce
+from operator import add
 from statistics import mean
 from typing import Any
 
@@ -31,12 +33,12 @@ IDLE = 3.0
 
 def options() -> argparse.Namespace:
     asked = options_of(__doc__)
-    add = asked.add_argument
-    add("--methods", nargs="*", default=["plain"], metavar="SPEC", help="methods (plain)")
-    add("--temperatures", nargs="+", type=float, default=[0.8, 0.0], metavar="T", help="temperatures (0.8 0)")
-    add("--texts", type=int, default=WARM + 2, metavar="N", help="texts of each, at least 3 (4)")
-    add("--profile", nargs="*", default=[], metavar="SPEC", help="methods whose rounds are profiled")
-    add("--energy", action="store_true", help="nothing else is asked for than joules; without a meter do not run")
+    take = asked.add_argument
+    take("--methods", nargs="*", default=["plain"], metavar="SPEC", help="methods (plain)")
+    take("--temperatures", nargs="+", type=float, default=[0.8, 0.0], metavar="T", help="temperatures (0.8 0)")
+    take("--texts", type=int, default=WARM + 2, metavar="N", help="texts of each, at least 3 (4)")
+    take("--profile", nargs="*", default=[], metavar="SPEC", help="methods whose rounds are profiled")
+    take("--energy", action="store_true", help="nothing else is asked for than joules; without a meter do not run")
     given = asked.parse_args()
     if given.texts <= WARM:
         raise ValueError(f"--texts must be more than {WARM}, not {given.texts}")
@@ -46,22 +48,24 @@ def options() -> argparse.Namespace:
 class Lab:
     """A model, its prompts and a meter."""
 
+    lm: paceline.LanguageModel
+    """Once it is loaded."""
+
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         self.meter, self.unmetered = open_meter(None, None, given.device)
         suite = open_suite(SUITE, languages=[LANGUAGE], limit=given.texts)
         self.prompts = [prompt.turns[0] for prompt in suite.prompts]
-        self.lm: Any = None
 
     def load(self) -> None:
         self.lm = paceline.load(self.given.model, device=self.given.device, dtype=self.given.dtype)
 
-    def text(self, method: str, temperature: float, prompt: str) -> Any:
+    def text(self, method: str, temperature: float, prompt: str) -> paceline.Generation:
         """One text of the length that was asked for."""
         how: dict[str, Any] = {"method": method, "temperature": temperature, "seed": SEED, "ignore_eos": True}
         return self.lm.generate(prompt, max_new_tokens=self.given.max_new_tokens, **how)
 
-    def metered(self, method: str, temperature: float, prompt: str) -> tuple[Any, float, float | None]:
+    def metered(self, method: str, temperature: float, prompt: str) -> tuple[paceline.Generation, float, float | None]:
         """One text, its seconds and its joules."""
         if self.meter is not None:
             self.meter.start()
@@ -92,7 +96,7 @@ def measured(lab: Lab, method: str, temperature: float) -> dict[str, Any]:
     """The texts of a method at a temperature."""
     texts = [lab.metered(method, temperature, prompt) for prompt in lab.prompts]
     (first, took, _), counted = texts[0], texts[WARM:]
-    totals = type(first.totals).joined(text.totals for text, _, _ in counted)
+    totals = reduce(add, (text.totals for text, _, _ in counted))
     rows = [one.rows for text, _, _ in counted for one in text.rounds if not one.prefill]
     later, joules = milliseconds(totals), [spent for _, _, spent in counted if spent is not None]
     return {

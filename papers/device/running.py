@@ -1,7 +1,7 @@
 """Parts in separate processes, each with a time limit, and the file that keeps their results.
 
-A part is a command of this Python. A part that ended by its limit keeps what it had found. If it `continues`, the next
-run tells it what is known, and it finds the rest.
+A part is a command of this Python; where it may, it begins with the libraries imported (`warm`). A part that ended by
+its limit keeps what it had found. If it `continues`, the next run tells it what is known, and it finds the rest.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO
 
+import torch
+
 from paceline_lab import sitting
-from papers.device import findings
+from papers.device import findings, warm
 from papers.device.findings import KEY, Finding, findings_of, short
 from papers.driver import write
 
@@ -46,7 +49,7 @@ class Part:
     words: Callable[[Sequence[Finding]], str]
     """Its result, in a few words."""
     seconds: float = 30.0
-    """About its seconds on a large GPU: its share of the time."""
+    """What it may take on a large GPU; more where time is left."""
     read: Callable[[str], list[Finding]] = findings_of
     """Standard output -> findings."""
     obstacle: str = ""
@@ -55,6 +58,8 @@ class Part:
     """Whether it takes ``--known`` with the names of findings that it need not make again."""
     codes: tuple[int, ...] = (0,)
     """Exit codes that are no failure."""
+    warm: bool = False
+    """Whether it begins with the libraries imported, where the system can do that."""
 
     @property
     def kind(self) -> str:
@@ -107,8 +112,10 @@ class Record:
         write(self.path, json.dumps({"parts": held}, indent=1) + "\n")
 
 
-def here() -> dict[str, str]:
+def here(device: str) -> dict[str, str]:
     """The machine and the code that a number was measured on."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.init()  # a card tells its name to a process that uses it
     found = sitting()
     machine, versions, git = found["machine"], found["versions"], found["git"] or {}
     commit = f"{git.get('commit')}{' with changes' if git.get('changed') else ''}" if git else "no checkout"
@@ -131,17 +138,21 @@ def run_all(
     about: Mapping[str, str] | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Run the parts that have no result, in order. Each may take its share of the time that is left."""
+    """Run the parts that have no result, in order. Each has its seconds, and more if there is time to spare; if there
+    is too little, the last parts wait for another run."""
     ends = time.monotonic() + seconds
     asked = [part for part in parts if again or part.name not in record.parts or record.parts[part.name].state != DONE]
     for part in parts:
         if part not in asked:
             say(f"{part.name}: kept, {part.said(record.parts[part.name].findings)}")
     waiting = [part for part in asked if not part.obstacle]
+    if any(part.warm for part in waiting):
+        warm.prepare()
     for part in asked:
         before = record.parts.get(part.name)
         left = ends - time.monotonic()
-        limit = left * part.seconds / sum(one.seconds for one in waiting) if part in waiting else 0.0
+        spare = max(1.0, left / sum(one.seconds for one in waiting)) if part in waiting else 0.0
+        limit = min(left, part.seconds * spare)
         goes_on = before is not None and part.continues and not again and alike(before.about, about or {})
         known = before.findings if before is not None and goes_on else []
         if part.obstacle:
@@ -166,7 +177,7 @@ def run(part: Part, limit: float, known: Sequence[Finding] = ()) -> Kept:
     command = [*part.command, *(["--known", *names] if names else [])]
     started = time.monotonic()
     with _file() as said, _file() as warned:
-        code = _ended(command, limit, said, warned)
+        code = _ended(command, limit, said, warned, warmly=part.warm and warm.possible())
         output, errors = _whole(said), _whole(warned)
     found = part.read(output)
     not_run = next((str(one[findings.NOT_RUN]) for one in found if findings.NOT_RUN in one), "")
@@ -183,52 +194,64 @@ def run(part: Part, limit: float, known: Sequence[Finding] = ()) -> Kept:
     return kept
 
 
-def _ended(command: Sequence[str], limit: float, said: IO[str], warned: IO[str]) -> int | None:
+def _ended(command: Sequence[str], limit: float, said: IO[str], warned: IO[str], *, warmly: bool) -> int | None:
     """The exit code; None of a process that ran longer."""
-    environment = os.environ | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": COLUMNS}
-    with _group([sys.executable, *command], environment, said, warned) as child:
-        try:
-            return child.wait(limit)
-        except subprocess.TimeoutExpired:
-            return None
+    changes = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": COLUMNS}
+    if warmly:
+        child: Child = warm.start(command, changes, said.name, warned.name)
+    else:
+        child = subprocess.Popen(
+            [sys.executable, *command],
+            env=os.environ | changes,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=warned,
+            text=True,
+            start_new_session=True,
+        )
+    with _group(child):
+        return _code(child, limit)
+
+
+Child = subprocess.Popen[str] | BaseProcess
+
+
+def _code(child: Child, seconds: float | None = None) -> int | None:
+    """The exit code, awaited for so long; None of a process that goes on."""
+    if isinstance(child, BaseProcess):
+        child.join(seconds)
+        return child.exitcode
+    with suppress(subprocess.TimeoutExpired):
+        return child.wait(seconds)
+    return None
 
 
 @contextmanager
-def _group(
-    command: Sequence[str], environment: Mapping[str, str], said: IO[str], warned: IO[str]
-) -> Iterator[subprocess.Popen[str]]:
+def _group(child: Child) -> Iterator[None]:
     """A process in a separate group, which is gone afterwards: it is interrupted, so that it reports what it has, and
     killed if it goes on."""
-    child = subprocess.Popen(
-        command,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=said,
-        stderr=warned,
-        text=True,
-        start_new_session=True,
-    )
     try:
-        yield child
+        yield
     finally:
         try:
-            if child.poll() is None:
+            if _code(child, 0) is None:
                 _signal(child, signal.SIGINT)
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(GRACE)
+                _code(child, GRACE)
         finally:
             _signal(child, signal.SIGKILL)
-            child.wait()
+            child.kill()  # one that has no group yet
+            _code(child)
 
 
-def _signal(child: subprocess.Popen[str], number: signal.Signals) -> None:
+def _signal(child: Child, number: signal.Signals) -> None:
+    assert child.pid is not None, "it was started"
     with suppress(ProcessLookupError, PermissionError):  # the group has ended
         os.killpg(child.pid, number)
 
 
 def _file() -> IO[str]:
     """Output goes into a file, since nothing reads a pipe meanwhile; a killed process may leave half a character."""
-    return tempfile.TemporaryFile("w+", encoding="utf8", errors="replace")
+    return tempfile.NamedTemporaryFile("w+", encoding="utf8", errors="replace")
 
 
 def _whole(file: IO[str]) -> str:

@@ -35,7 +35,7 @@ def options() -> argparse.Namespace:
     return options_of(__doc__).parse_args()
 
 
-def ours(lm: Any, prompt: str, tokens: int) -> dict[str, float]:
+def ours(lm: paceline.LanguageModel, prompt: str, tokens: int) -> dict[str, float]:
     """Plain decoding of the same model."""
     how: dict[str, Any] = {"method": "plain", "temperature": 0.0, "ignore_eos": True, "max_new_tokens": tokens}
     first, *_, last = [lm.generate(prompt, **how).totals for _ in range(TEXTS)]

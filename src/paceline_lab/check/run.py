@@ -86,7 +86,7 @@ def beside(draft: DraftModel | None, vocabulary: Vocabulary | None) -> tuple[str
 
 @dataclass
 class Checker:
-    """One target under test. `run` is the whole check; `compare` is one case of it."""
+    """One target under test. `run` is the whole check; `compare` is one case of it; `finish` ends early."""
 
     target: Target
     vocabulary: Vocabulary | None = None
@@ -103,6 +103,7 @@ class Checker:
     """For those methods that draft with a model and name none."""
 
     def __post_init__(self) -> None:
+        self._started = time.perf_counter()
         self._pooled: dict[tuple[str, str], list[Evidence]] = {}
         self._rescorer = Rescorer(self.target)
         self._rows: Rows = self.target.open(RESERVED_ROWS)
@@ -111,7 +112,7 @@ class Checker:
 
     def run(self) -> Report:
         """All cases, some settings at a time. A method that cannot draft for this target is refused first: no bug."""
-        started = time.perf_counter()
+        self._started = time.perf_counter()
         for method in self._proper:
             self._made(method).dispose()
         coming = settings(self.target, self.vocabulary, self.max_new_tokens, self.seed)
@@ -131,6 +132,10 @@ class Checker:
                 if self.progress is not None:
                     count = len(self.report.results)
                     self.progress(result.case.name, count, count * (done + len(coming)) // done)
+        return self.finish()
+
+    def finish(self) -> Report:
+        """The report of the cases that are done: all of them, or those before an interrupt."""
         self._judge_pooled()
         if self._witness is not None:
             self.report.faults += self._witness.faults()
@@ -138,7 +143,7 @@ class Checker:
         order = [ROWS, LAW, *self.methods]
         self.report.results.sort(key=lambda result: order.index(result.case.method))
         self.report.close()
-        self.report.seconds = time.perf_counter() - started
+        self.report.seconds = time.perf_counter() - self._started
         return self.report
 
     def _plain(self, setting: Setting) -> Recording:

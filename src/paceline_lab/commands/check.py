@@ -64,11 +64,20 @@ def run(options: argparse.Namespace) -> int:
         batches=tuple(options.batch or BATCHES),
         draft_model=draft,
     )
+    interrupt = None
     with progress("plain decoding") as checker.progress:
-        report = checker.run()
+        try:
+            report = checker.run()
+        except KeyboardInterrupt as raised:
+            if not checker.report.results:
+                raise
+            interrupt, report = raised, checker.finish()
+            report.notes.append("it was interrupted: only the cases above were checked")
     _print(report, lm.target.device)
     if options.json:
         print_json(report.summary())
+    if interrupt is not None and not report.bugs:
+        raise interrupt
     return 1 if report.bugs else 0
 
 

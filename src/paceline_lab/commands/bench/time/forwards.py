@@ -9,7 +9,7 @@ from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import DEFAULT_MODEL, check_counts, load_model
 from paceline.cli.output import counted, progress, say
 from paceline.errors import InputError
-from paceline_lab.commands.bench.time.report import print_record, times_table
+from paceline_lab.commands.bench.time.report import print_record, times_table, until_interrupted
 
 CONTEXTS, SEQUENCES, ROWS = (256, 1024), (1,), (1, 2, 4, 8, 16, 32, 64)
 ROUNDS = 9
@@ -57,12 +57,14 @@ def run(options: argparse.Namespace) -> int:
             target,
             contexts=options.context,
             sequences=options.sequence,
-            rows=sorted(set(options.rows)),
+            rows=list(dict.fromkeys(options.rows)),
             repeats=options.rounds,
             peers=options.peers,
             progress=advance,
         )
-        lines, about = list(found), described(target)
+        lines, interrupt = until_interrupted(found)
+        about = described(target)
+    lines.sort(key=lambda line: int(line.facts["rows"]))
     paths = dict.fromkeys(line.facts["path"] for line in lines)
     size = sizes[options.context[0], options.sequence[0]]
     say(f"{target.name} {target.dtype} on {target.device}, medians of {options.rounds}")
@@ -84,6 +86,8 @@ def run(options: argparse.Namespace) -> int:
     least = {shape: 1000 * read / speed for shape, read in sizes.items()}
     lines = [line.found(least=least[line.facts["context"], line.facts["sequences"]]) for line in lines]
     print_record(options, lines, setup=about, bandwidth=speed, bytes_of_token=size, refused=refused)
+    if interrupt is not None:
+        raise interrupt
     return 0
 
 

@@ -28,6 +28,18 @@ BASE = "rows"
 """Columns by number of rows also say how many times the first column they take."""
 
 
+def until_interrupted(found: Iterable[TimedLine]) -> tuple[list[TimedLine], KeyboardInterrupt | None]:
+    """The lines that are timed before a user interrupts, and the interrupt; one before the first line is raised."""
+    lines: list[TimedLine] = []
+    try:
+        lines.extend(found)
+    except KeyboardInterrupt as interrupt:
+        if not lines:
+            raise
+        return lines, interrupt
+    return lines, None
+
+
 def times_table(lines: Sequence[TimedLine], across: str | None = None) -> str:
     """A row for each line; or a row for all lines that differ in the fact ``across`` only, whose values are columns."""
     if across is not None:
