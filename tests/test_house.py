@@ -454,7 +454,7 @@ ROOM_LINES = {
         "engine": 1900,
         "api": 2350,
         "testing": 300,
-        "integrations": 6000,
+        "integrations": 5600,
         "cli": 2350,
     },
     "paceline_lab": {
