@@ -304,7 +304,7 @@ def test_a_text_that_fails_says_so_and_the_others_are_written(monkeypatch: pytes
             ends += [writing] * ended
         assert not batch._kept._lent
     assert sorted(map(writings.index, ends)) == [0, 1, 2, 3]
-    for number, error in ((1, "no room"), (2, "the criterion fails")):
+    for number, error in ((1, "not enough memory"), (2, "the criterion fails")):
         with pytest.raises((MemoryError, CallbackError), match=error):
             writings[number].result()
         assert said[writings[number]] == expected.tokens[: 4 if number == 2 else 0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from threading import Lock
 from typing import Any, TypeAlias
@@ -199,6 +199,11 @@ class Context:
     def _make_room(self, length: int) -> None:
         if length > len(self._buffer):
             self._buffer = enlarged(self._buffer, length)
+
+    def limit(self, length: int) -> None:
+        """End the text at this many tokens, prompt included, unless it ends before."""
+        own = self.ending.context_length
+        self.ending = replace(self.ending, context_length=length if own is None else min(own, length))
 
     def cancel(self) -> None:
         """End the sequence here, before plain decoding would. Safe from another thread: the round that is under way

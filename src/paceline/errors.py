@@ -8,7 +8,8 @@
     │   └── MissingPackage              an optional package that is not installed
     ├── DefectError (RuntimeError)      a part that did not do what it must
     │   ├── DrafterError                a drafter, or the planner of its drafts, that raised or gave no valid draft
-    │   └── CallbackError               a logits processor, a criterion, an observer or a progress callback that raised
+    │   ├── CallbackError               a logits processor, a criterion, an observer or a progress callback that raised
+    │   └── OutOfMemory (MemoryError)   no memory is left for the KV rows of a text
     └── Unavailable                     an optional part of a comparison that this machine does not have
 
 The text of each is one sentence that names the wrong value and how to correct it. The command line prints it without a
@@ -74,6 +75,10 @@ class CallbackError(DefectError):
     """A logits processor, a stopping criterion, an observer or a progress callback that raised."""
 
 
+class OutOfMemory(DefectError, MemoryError):
+    """No memory is left for the KV rows of a text. The allocation's own exception is the `__cause__`."""
+
+
 class DrafterWarning(UserWarning):
     """A drafter failed, and the text went on without drafts; the text is the same."""
 
@@ -81,6 +86,27 @@ class DrafterWarning(UserWarning):
 class Unavailable(PacelineError):
     """A library to compare with, an energy meter or a data set that this machine does not have; a benchmark goes on
     without it."""
+
+
+NO_MEMORY = "out of memory", "not enough memory", "can't allocate memory"
+"""What libraries say whose exception is not a `MemoryError`."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception reports that an allocation failed."""
+    said = str(error).lower() if isinstance(error, RuntimeError) else ""
+    return isinstance(error, MemoryError) or any(words in said for words in NO_MEMORY)
+
+
+def out_of_memory(error: BaseException) -> OutOfMemory:
+    """The `OutOfMemory` of a text whose rows could not be opened or grown."""
+    if isinstance(error, OutOfMemory):
+        return error
+    raised = OutOfMemory(
+        "there is not enough memory for the KV rows of this text; write fewer texts at once, or shorter ones"
+    )
+    raised.__cause__ = error
+    return raised
 
 
 def is_own(part: object) -> bool:

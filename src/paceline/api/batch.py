@@ -13,7 +13,7 @@ from paceline.api.settings import Options
 from paceline.api.writing import Writing
 from paceline.engine.batch import AT_ONCE, Batch, Turn
 from paceline.engine.loop import Session
-from paceline.errors import InputError
+from paceline.errors import InputError, OutOfMemory, lacks_memory, out_of_memory
 from paceline.law.values import require_whole
 from paceline.targets.lending import KeptRows
 
@@ -42,8 +42,11 @@ class TextBatch:
     At most ``at_once`` are written at a time; the others wait for their turn. Belongs to one thread.
     """
 
-    def __init__(self, lm: LanguageModel, *, at_once: int = AT_ONCE, kept: KeptRows | None = None) -> None:
-        """``kept`` lends the rows, and keeps them after the batch; by default rows are the batch's own."""
+    def __init__(
+        self, lm: LanguageModel, *, at_once: int = AT_ONCE, kept: KeptRows | None = None, patient: bool = False
+    ) -> None:
+        """``kept`` lends the rows, and keeps them after the batch; by default rows are the batch's own. A ``patient``
+        batch pauses a text that lacks memory for its rows, while others are being written, and does not end it."""
         require_whole("at_once", at_once)
         self._lm = lm
         self._batch = Batch(lm.target, at_once=at_once)
@@ -54,6 +57,7 @@ class TextBatch:
         self._writing: dict[Session, Writing] = {}
         self._paused: list[Writing] = []
         self._unreported: deque[Progress] = deque()
+        self._patient = patient
         self._closed = False
 
     def __repr__(self) -> str:
@@ -93,6 +97,11 @@ class TextBatch:
             raise InputError("this text is not paused, so it cannot be resumed")
         self._paused.remove(writing)
         self._waiting.append(writing)
+
+    @property
+    def paused(self) -> list[Writing]:
+        """The texts that wait for `resume`."""
+        return list(self._paused)
 
     def cancel(self, writing: Writing) -> None:
         """Stop writing a text. Its `result` holds what was written of it. One that has ended stays as it is."""
@@ -172,7 +181,11 @@ class TextBatch:
         try:
             session = (writing.begin if writing.session is None else writing.go_on)(self._kept)
         except Exception as error:
-            writing.error = error
+            short = lacks_memory(error)
+            if short and self._patient and self._writing:
+                self._paused.append(writing)
+                return
+            writing.error = out_of_memory(error) if short else error
             writing.end()
             self._unreported.append(Progress(writing, [], True))
             return
@@ -183,11 +196,18 @@ class TextBatch:
         """Report a turn, unless its text was cancelled meanwhile."""
         if (writing := self._writing.get(turn.session)) is None:
             return
-        writing.error = turn.error
-        pieces = writing.feed(ended=turn.ended)
-        if turn.ended:
+        ended = turn.ended
+        if isinstance(turn.error, OutOfMemory) and self._patient and len(self._writing) > 1:
+            ended = False
+            del self._writing[turn.session]
+            writing.rest()
+            self._paused.append(writing)
+        else:
+            writing.error = turn.error
+        pieces = writing.feed(ended=ended)
+        if ended:
             self._leave(writing)
-        self._unreported.append(Progress(writing, pieces, turn.ended))
+        self._unreported.append(Progress(writing, pieces, ended))
 
     def _leave(self, writing: Writing) -> None:
         assert writing.session is not None, "only what has begun can leave"

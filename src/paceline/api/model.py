@@ -12,6 +12,7 @@ import warnings
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, Unpack
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from paceline.api.chat import Conversation
 from paceline.api.drafters import Drafters, Lease
 from paceline.api.piece import Piece
 from paceline.api.prompts import ONE_MESSAGE, Message, Prompt, is_chat, prompts_of, read
+from paceline.api.schedule import Schedule
 from paceline.api.serving import Serving
 from paceline.api.settings import ELSEWHERE, Options, Settings, new_seed, split_settings
 from paceline.api.writing import Generation, Writing
@@ -65,7 +67,9 @@ class LanguageModel:
         self.transcripts = None if vocabulary is None else Transcripts(vocabulary)
         """The last chats, in the tokens that they were written in."""
         self._drafters = Drafters()
-        self._shared = SharedBatch()
+        self._shared = SharedBatch(Schedule(self.kept, AT_ONCE))
+        self._servings = WeakSet[KeptRows]()
+        """What servings keep."""
 
     def __repr__(self) -> str:
         facts = [self.target.name, self.target.dtype, self.target.device, f"{self.target.vocab_size} tokens"]
@@ -161,11 +165,18 @@ class LanguageModel:
         same time are written together, each as it would be written alone. One that is read slowly waits for its
         reader, and the others go on. Closing the generator, or cancelling the task that reads it, ends the text."""
         how = self.settings_for(prompt, settings)
-        return self._shared.read(self, lambda: Writing(self, prompt, 0, *how))
+        return self._shared.pieces(self, lambda: Writing(self, prompt, 0, *how))
 
     def serving(self, *, at_once: int = AT_ONCE, kept: int = 8, max_rows: int | None = None) -> Serving:
-        """The texts of a server, which event loops read and which are written together."""
-        return Serving(self, at_once=at_once, kept=kept, max_rows=max_rows)
+        """Texts for the requests of a server. At most ``at_once`` are written at a time, first come, first served. The
+        KV rows of the last ``kept`` texts stay, so that a request which begins like one of them reads only what is new.
+
+        All of them hold at most ``max_rows`` rows, one a token; by default as many as fit into half of the memory that
+        is free now. If they are short, the youngest texts are paused, and go on later as the same texts.
+        """
+        serving = Serving(self, at_once=at_once, kept=kept, max_rows=max_rows)
+        self._servings.add(serving.kept)
+        return serving
 
     def write(self, prompt: Prompt, **settings: Unpack[Options]) -> Writing:
         """Like `stream`, with the `Generation` afterwards: read its `pieces`, then its `result`. Any thread may
@@ -190,7 +201,8 @@ class LanguageModel:
     def forget(self) -> None:
         """Take the model as it is now, and give back the memory of the last text and of the last chats, that of the
         drafters with their models, and, while nothing is being written, what the target holds for texts to come."""
-        self.kept.clear()
+        for kept in (self.kept, *self._servings):
+            kept.clear()
         if self.transcripts is not None:
             self.transcripts.clear()
         self._drafters.clear()

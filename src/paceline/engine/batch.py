@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 from paceline.engine.calls import BEFORE, Call, Flow, Timed, answers
 from paceline.engine.emission import Emission
 from paceline.engine.loop import Session
-from paceline.errors import InputError
+from paceline.errors import InputError, lacks_memory, out_of_memory
 from paceline.targets.base import Target
 from paceline.targets.lending import Lender, best_lender, worth_waiting
 
@@ -31,6 +31,9 @@ AFTER_TOGETHER = (("law",), ("read", "observe"), ("review",), ("show",))
 from a forward is learnt from all of its sequences at once."""
 PROMPT_ROWS = 512
 """Rows of prompts that a forward takes at most besides those of drafts, so that reading does not hold up writing."""
+SHORT_PROMPT_ROWS = 128
+"""Rows of short prompts that a forward takes beyond these, so that a long prompt does not hold up the short ones behind
+it."""
 
 
 class Turn(NamedTuple):
@@ -73,7 +76,7 @@ class Seat:
         try:
             lender.lend_to(self.session.rows)
         except Exception as error:
-            self.fail(error)
+            self.fail(out_of_memory(error) if lacks_memory(error) else error)
         else:
             self.send(None)
 
@@ -111,6 +114,7 @@ class Batch:
         self._target = target
         self._at_once = at_once
         self._prompt_rows = prompt_rows
+        self._short_rows = min(SHORT_PROMPT_ROWS, prompt_rows // 4)
         self._waiting: list[Session] = []
         self._seats: list[Seat] = []
         self._aside: list[Seat] = []
@@ -210,7 +214,7 @@ class Batch:
         """Answer the calls of a kind that are due. The time of an observer is no sequence's."""
         groups, began = self._groups(verb), time.perf_counter()
         for group in groups:
-            self._answer(group)
+            self._answer(group, verb)
         if verb == "show" and groups:
             spent, shown = time.perf_counter() - began, {id(seat) for group in groups for seat in group}
             for seat in self._seats:
@@ -227,23 +231,35 @@ class Batch:
         return list(groups.values())
 
     def _within_reach(self, seats: Sequence[Seat]) -> list[Seat]:
-        """All drafts, and as many pieces of prompts as a forward takes; the first prompt is always served."""
-        taken, rows = [], 0
+        """All drafts, and as many pieces of prompts as a forward takes. The first prompt is always served, so none
+        waits for ever; short ones behind a long one are served beside it."""
+        taken, rows, short = [], 0, 0
         for seat in seats:
             assert seat.call is not None, "only seats with a call are due"
             request = seat.call.payload
-            if request.prefill and rows and rows + len(request.tokens) > self._prompt_rows:
-                continue
-            rows += len(request.tokens) * request.prefill
+            count = len(request.tokens) * request.prefill
+            if count and rows and rows + count > self._prompt_rows:
+                if short + count > self._short_rows:
+                    continue
+                short += count
+            else:
+                rows += count
             taken.append(seat)
         return taken
 
-    def _answer(self, group: Sequence[Seat]) -> None:
+    def _answer(self, group: Sequence[Seat], verb: str) -> None:
+        """Answer calls together. Where memory is too little for all rows, each text is scored alone, so that only those
+        end whose own rows cannot grow."""
         try:
             found = answers([seat.call for seat in group if seat.call is not None])
         except Exception as error:
+            short = verb == "score" and lacks_memory(error)
+            if short and len(group) > 1:  # rows grow in a forward; nothing of one that failed is left in them
+                for seat in group:
+                    self._answer([seat], verb)
+                return
             for seat in group:
-                seat.fail(error)
+                seat.fail(out_of_memory(error) if short else error)
             return
         for seat, answer in zip(group, found, strict=True):
             seat.send(answer)

@@ -365,6 +365,14 @@ class Target(ABC):
     def release(self) -> None:
         """Give back memory that is kept for later sequences. Open sequences keep theirs."""
 
+    def row_bytes(self) -> int | None:
+        """Bytes of memory that a KV row of a sequence takes; None where that is unknown."""
+        return None
+
+    def free_memory(self) -> int | None:
+        """Bytes of memory that rows may take; None where that is unknown."""
+        return None
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Equal for equal weights, different for different ones."""

@@ -162,6 +162,12 @@ class CacheRows(Rows):
         for layer in self.layers.values():
             layer.filled = self.committed
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row in all layers that are written."""
+        buffers = [buffer for layer in self.layers.values() for buffer in (layer.keys, layer.values)]
+        return sum(b.element_size() * b.shape[1] * b.shape[3] for b in buffers if b is not None)
+
     def check(self) -> None:
         expected = self.committed + self.tentative
         for number, layer in self.layers.items():

@@ -22,6 +22,8 @@ from paceline.tree import Ints
 
 Thing = TypeVar("Thing")
 
+LOST = 32
+"""Rows that a text may lose to another one, as chats do whose next turn is read in other tokens."""
 WORTH_WAITING = 16
 """A text waits for the rows of another one's prompt if that spares it at least this many."""
 
@@ -87,17 +89,27 @@ def worth_waiting(tokens: Ints, common: int, others: Iterable[Ints]) -> bool:
 class KeptRows:
     """The rows of up to ``limit`` sequences, those lent out included. Several threads may take and give.
 
-    With ``copies_lent`` new texts also get copies of rows that are lent out, which then change only under the lock.
+    With ``copies_lent`` new texts also get copies of rows that are lent out, which then change only under the lock, or
+    in the one thread that takes rows.
     """
 
     def __init__(
-        self, open_rows: Callable[[int], Rows], look: Callable[[], int], limit: int = 1, *, copies_lent: bool = False
+        self,
+        open_rows: Callable[[int], Rows],
+        look: Callable[[], int],
+        limit: int = 1,
+        *,
+        copies_lent: bool = False,
+        spare: int | None = None,
     ) -> None:
-        """``open_rows`` opens new rows with memory for a number of tokens; ``look`` is `Target.look`."""
+        """``open_rows`` opens new rows with memory for a number of tokens; ``look`` is `Target.look`. With ``spare`` so
+        many sequences are kept however many are lent out, in place of a ``limit`` of both; and rows of which more than
+        `LOST` would be lost stay with their own text as long as there is room: it may be a chat that goes on."""
         self._open_rows, self._look = open_rows, look
         self._changes = 0
         self._limit = limit
         self._copies_lent = copies_lent
+        self._most_spare = spare
         self._spare: list[Rows] = []
         self._lent: list[Rows] = []
         self._tray = Tray(self._keep)
@@ -139,6 +151,20 @@ class KeptRows:
             self._lent = [lent for lent in self._lent if lent is not rows]
         rows.close()
 
+    def shrink(self, most: int) -> None:
+        """Close the oldest spare sequences until the others hold at most ``most`` rows."""
+        with self.held():
+            held = sum(rows.committed for rows in self._spare)
+            while self._spare and held > most:
+                held -= self._spare[0].committed
+                self._spare.pop(0).close()
+
+    @property
+    def rows(self) -> int:
+        """How many rows all sequences hold, those lent out included."""
+        with self.held():
+            return sum(rows.committed for rows in (*self._spare, *self._lent))
+
     def clear(self) -> None:
         """Close all spare rows, and do not keep those that are lent out now."""
         with self.held():
@@ -158,10 +184,19 @@ class KeptRows:
         if not self._spare:
             return None
         best, common = best_lender(tokens, self._spare)
-        if len(self._lent) + len(self._spare) < self._limit and 2 * common <= best.committed:
-            return None
+        lost = best.committed - common
+        if not (lost < common if self._most_spare is None else lost <= min(common, LOST)):
+            if len(self._spare) < self._room:
+                return None
+            if self._most_spare is not None:
+                best = self._spare[0]
         self._spare.remove(best)
         return best
+
+    @property
+    def _room(self) -> int:
+        """How many sequences can be kept besides those that are lent out."""
+        return self._limit - len(self._lent) if self._most_spare is None else self._most_spare
 
     def _lend(self, rows: Rows, lender: Lender) -> Rows:
         try:
@@ -181,7 +216,7 @@ class KeptRows:
             rows.close()
             return
         self._spare.append(rows)
-        while len(self._spare) > max(1, self._limit - len(self._lent)):
+        while len(self._spare) > (max(1, self._room) if self._most_spare is None else self._room):
             self._spare.pop(0).close()
 
     def __len__(self) -> int:

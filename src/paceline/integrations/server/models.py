@@ -52,6 +52,7 @@ class Served:
     serving: Serving
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `LanguageModel.generate` for what a request leaves out."""
+    limits: Limits = field(default_factory=Limits)
     drafts: Mapping[str, Any] = field(default_factory=dict)
     """Draft models that a request may name: their names, and what `draft_model` takes."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -94,7 +95,7 @@ class Served:
             "draft_models": list(self.drafts),
             "chat_template": self.vocabulary.has_template,
             "context_length": self.lm.target.context_length,
-            "total_slots": self.serving.at_once,
+            "total_slots": self.limits.at_once,
             "system_fingerprint": self.system_fingerprint,
             "version": __version__,
         }

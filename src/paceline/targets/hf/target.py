@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -26,6 +27,7 @@ from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotati
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.variants import join_layers
+from paceline.targets.place import free_memory
 from paceline.targets.scores import Scores
 
 if TYPE_CHECKING:
@@ -259,6 +261,18 @@ class HFTarget(Target):
             return function(*given)
         with self._one_at_a_time, persistent_tensors():
             return self.fixed.played(key, function, given)
+
+    def row_bytes(self) -> int | None:
+        """Bytes of a row, as found by writing one: layers may differ, and models keep what they like."""
+        rows = self.open(1)
+        try:
+            self.forward([Request.of_prompt(rows, np.zeros(1, np.int64))])
+            return rows.row_bytes
+        finally:
+            rows.close()
+
+    def free_memory(self) -> int | None:
+        return free_memory(self._own.model.device)
 
     def fingerprint(self) -> str:
         """A digest of the names and shapes of all weights and of an even sample of the values of each."""

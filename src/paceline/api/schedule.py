@@ -1,0 +1,137 @@
+"""Schedule of texts that share a batch: which are written, which wait, and which are paused for want of memory.
+
+First come, first served: a text begins when a seat and memory for its rows are free, and no later text begins before
+it. All texts and the kept rows of ended ones hold at most ``max_rows`` rows between two rounds; drafts come on top, at
+most `SPARE_ROWS` a text. Where rows are short, the kept ones are closed first, then texts are paused: those whose
+readers are slow, then the youngest. The oldest one whose reader reads is never paused, so there is always progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import Enum, auto
+from typing import Protocol
+
+from paceline.api.batch import TextBatch
+from paceline.api.writing import Writing
+from paceline.errors import InputError
+from paceline.targets.lending import KeptRows
+
+GROWTH = 8
+"""Rows that must be free for each text when another one begins, so that it is not paused at once."""
+
+
+class Stage(Enum):
+    """Where a text is."""
+
+    WAITING = auto()
+    JOINED = auto()
+    """In the batch."""
+    PAUSED = auto()
+    """Begun, and without rows."""
+
+
+class Scheduled(Protocol):
+    """A text with its reader."""
+
+    writing: Writing
+    stage: Stage
+
+    @property
+    def full(self) -> bool:
+        """Whether it waits for its reader."""
+        ...
+
+
+class Schedule:
+    """What happens between two rounds. Belongs to the thread that writes; the counters may be read by others."""
+
+    def __init__(self, kept: KeptRows, at_once: int, max_rows: int | None = None) -> None:
+        self.kept, self.at_once, self.max_rows = kept, at_once, max_rows
+        self.pauses = 0
+        """How often a text was paused."""
+        self._most = max_rows
+        """`max_rows`, or what memory has turned out to hold."""
+
+    def limit(self, writing: Writing) -> None:
+        """Refuse a text that can never have its rows, and end one that needs more where its rows end."""
+        if self.max_rows is None:
+            return
+        if (length := writing.context.prompt_length) >= self.max_rows:
+            raise InputError(
+                f"the prompt has {length} tokens and all texts together may hold {self.max_rows} rows; "
+                "shorten the prompt so that at least one token can follow, or raise max_rows"
+            )
+        writing.context.limit(self.max_rows)
+
+    def prepare(self, batch: TextBatch, texts: Collection[Scheduled]) -> list[Writing]:
+        """Pause texts and let others begin or go on, all in the order of their arrival; those that the next round
+        leaves out."""
+        joined = [text for text in texts if text.stage is Stage.JOINED]
+        self._make_room(batch, joined)
+        able = [text for text in joined if not text.full]
+        others = [text for text in texts if not text.full]
+        paused = [text for text in others if text.stage is Stage.PAUSED]
+        for text in [*paused, *(text for text in others if text.stage is Stage.WAITING)]:
+            if len(able) >= self.at_once or not self._admits(batch, joined, text):
+                break
+            self._seat(batch, text)
+            joined.append(text)
+            able.append(text)
+        if self._most is not None:
+            self.kept.shrink(max(0, self._most - _rows(joined)))
+        return [text.writing for text in (*(text for text in joined if text.full), *able[self.at_once :])]
+
+    def note(self, batch: TextBatch, texts: Collection[Scheduled]) -> None:
+        """After a round: texts that lacked memory for their rows are paused, and all hold no more than now from then
+        on."""
+        paused = batch.paused
+        short = [text for text in texts if text.stage is Stage.JOINED and text.writing in paused]
+        if not short:
+            return
+        for text in short:
+            text.stage = Stage.PAUSED
+            self.pauses += 1
+        self.kept.shrink(0)
+        left = _rows([text for text in texts if text.stage is Stage.JOINED])
+        self._most = left if self._most is None else min(left, self._most)
+
+    def _make_room(self, batch: TextBatch, joined: list[Scheduled]) -> None:
+        """Pause texts until the others can go on."""
+        while self._most is not None and _rows(joined) > self._most and self._pause(batch, joined):
+            pass
+
+    def _admits(self, batch: TextBatch, joined: list[Scheduled], text: Scheduled) -> bool:
+        """Whether there are rows for another text; slow readers give theirs up for it. A text has them all if no other
+        one goes on."""
+        if self._most is None:
+            return True
+        wanted = _rows([text]) + GROWTH * sum(not one.full for one in joined)
+        while _rows(joined) + wanted > self._most and any(one.full for one in joined):
+            self._pause(batch, joined)
+        return not joined or _rows(joined) + wanted <= self._most
+
+    def _pause(self, batch: TextBatch, joined: list[Scheduled]) -> bool:
+        """Pause one text; whether there was one that may be paused."""
+        slow, able = ([text for text in joined if text.full is full] for full in (True, False))
+        if not slow and len(able) < 2:
+            return False
+        text = (slow or able)[-1]
+        batch.pause(text.writing)
+        text.stage = Stage.PAUSED
+        joined.remove(text)
+        self.pauses += 1
+        return True
+
+    @staticmethod
+    def _seat(batch: TextBatch, text: Scheduled) -> None:
+        if text.stage is Stage.PAUSED:
+            batch.resume(text.writing)
+        else:
+            batch.join(text.writing)
+        text.stage = Stage.JOINED
+
+
+def _rows(texts: Sequence[Scheduled]) -> int:
+    """The rows of texts after a round that gives each one token; those of their prompts count from the beginning."""
+    return sum(len(text.writing.context) for text in texts)
