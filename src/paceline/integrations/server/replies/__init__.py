@@ -1,0 +1,14 @@
+"""From the pieces of a text to the events of an assistant's message: content, reasoning, tool calls.
+
+A message is a function of the committed tokens alone: pieces are read one by one, and how rounds or bursts cut the text
+changes no event.
+"""
+
+from paceline.integrations.server.replies.formats import FORMATS, ReplyFormat, format_of
+from paceline.integrations.server.replies.message import Delta, ToolCall
+from paceline.integrations.server.replies.reply import ChatReply
+
+Reply, Call = ChatReply, ToolCall
+"""Short names: of classes, both are taken by another room."""
+
+__all__ = ["FORMATS", "Call", "ChatReply", "Delta", "Reply", "ReplyFormat", "ToolCall", "format_of"]
