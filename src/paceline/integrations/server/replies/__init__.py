@@ -1,38 +1,14 @@
-"""Stopgap until the real one is merged."""
+"""From the pieces of a text to the events of an assistant's message: content, reasoning, tool calls.
 
-from __future__ import annotations
+A message is a function of the committed tokens alone: pieces are read one by one, and how rounds or bursts cut the text
+changes no event.
+"""
 
-from typing import Any
+from paceline.integrations.server.replies.formats import FORMATS, ReplyFormat, format_of
+from paceline.integrations.server.replies.message import Delta, ToolCall
+from paceline.integrations.server.replies.reply import ChatReply
 
+Reply, Call = ChatReply, ToolCall
+"""Short names: of classes, both are taken by another room."""
 
-class Delta:
-    def __init__(self, kind: str, text: str = "", index: int = 0, name: str = "", id: str = "") -> None:
-        self.kind, self.text, self.index, self.name, self.id = kind, text, index, name, id
-
-
-class Reply:
-    def __init__(
-        self, format: Any, *, request_id: str, tools: Any = (), parses_calls: bool = True, begun: str = ""
-    ) -> None:
-        self.content, self.reasoning, self.calls, self.reasoning_tokens = "", "", [], 0
-        self._finish = ""
-
-    def push(self, piece: Any) -> list[Delta]:
-        self.content += piece.text
-        self._finish = piece.finish or self._finish
-        return [Delta("content", piece.text)] if piece.text else []
-
-    def end(self) -> list[Delta]:
-        return []
-
-    @property
-    def message(self) -> dict[str, Any]:
-        return {"role": "assistant", "content": self.content}
-
-    @property
-    def finish(self) -> str:
-        return {"length": "length", "context": "length"}.get(str(self._finish), "stop")
-
-
-def format_of(vocabulary: Any, forced: str | None = None) -> Any:
-    return None
+__all__ = ["FORMATS", "Call", "ChatReply", "Delta", "Reply", "ReplyFormat", "ToolCall", "format_of"]
