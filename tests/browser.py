@@ -21,6 +21,11 @@ FLAGS = (
     "--hide-scrollbars",
 )
 START_SECONDS = 60
+KEYS = {
+    **{"Tab": "\ue004", "Enter": "\ue007", "Shift": "\ue008", "Escape": "\ue00c", "Space": " "},
+    **{"ArrowLeft": "\ue012", "ArrowRight": "\ue014", "ArrowDown": "\ue015", "Home": "\ue011"},
+}
+"""Keys without a character, as WebDriver spells them."""
 
 
 def missing() -> str | None:
@@ -61,9 +66,10 @@ class Browser:
             raise AssertionError(f"{value['error']}: {value['message']}")
         return value
 
-    def open(self, page: Path) -> None:
-        """Open a page, all of it: on a busy machine the driver has said that it is there before its last part was."""
-        address = page.resolve().as_uri()
+    def open(self, page: Path | str) -> None:
+        """Open a file or an address, all of it: on a busy machine the driver has said that it is there before its last
+        part was."""
+        address = page if isinstance(page, str) else page.resolve().as_uri()
         self._ask("POST", f"{self._session}/url", {"url": address})
         end = time.monotonic() + START_SECONDS
         while self.run("return [location.href, document.readyState]") != [address, "complete"]:
@@ -73,6 +79,24 @@ class Browser:
     def run(self, script: str) -> Any:
         """What a function body returns in the page."""
         return self._ask("POST", f"{self._session}/execute/sync", {"script": script, "args": []})
+
+    def type(self, *keys: str) -> None:
+        """Press and release keys, one after the other; all of them at once where they are joined with ``+``."""
+        acts = []
+        for pressed in keys:
+            codes = [KEYS.get(key, key) for key in (pressed.split("+") if len(pressed) > 1 else [pressed])]
+            acts += [{"type": "keyDown", "value": code} for code in codes]
+            acts += [{"type": "keyUp", "value": code} for code in reversed(codes)]
+        body = {"actions": [{"type": "key", "id": "keyboard", "actions": acts}]}
+        self._ask("POST", f"{self._session}/actions", body)
+
+    def until(self, script: str, seconds: float = 30) -> Any:
+        """What a function body returns as soon as that is true."""
+        end = time.monotonic() + seconds
+        while not (found := self.run(script)):
+            assert time.monotonic() < end, f"not true after {seconds} seconds: {script}"
+            time.sleep(0.02)
+        return found
 
     def tell(self, command: str, **parameters: Any) -> Any:
         """A command of the browser's own protocol."""
