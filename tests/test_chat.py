@@ -29,7 +29,7 @@ from paceline.api.prompts import Reading, read
 from paceline.api.writing import Generation
 from paceline.engine.loop import Session
 from paceline.vocabulary import Vocabulary
-from paceline.vocabulary.transcript import STOP, Transcripts, _continuation, render
+from paceline.vocabulary.transcript import STOP, Transcripts, continuation, render
 from test_cli import say
 from tokenizer_kinds import TEXTS, vocabulary_of
 
@@ -111,7 +111,7 @@ def test_a_text_is_continued_with_every_tokenizer(kind: str) -> None:
     for text in TEXTS[:3]:
         for place in range(1, len(text)):
             head = vocabulary.encode(text[:place], add_special=False).tolist()
-            more = _continuation(vocabulary, head, text[place:])
+            more = continuation(vocabulary, head, text[place:])
             assert more is not None or "metaspace" in kind
             if more is not None:
                 assert vocabulary.text(head + more) == vocabulary.text(head) + text[place:]

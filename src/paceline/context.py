@@ -76,6 +76,7 @@ class Context:
         *,
         sample: int = 0,
         draft_prompt: DraftPrompt | None = None,
+        prediction: Sequence[int] = (),
     ) -> None:
         tokens = np.asarray(prompt)
         if tokens.ndim != 1:
@@ -99,6 +100,8 @@ class Context:
         self.prompt_length = len(tokens)
         self.draft_prompt = draft_prompt
         """The prompt as a draft model with another tokenizer is to read it; None for the text of the tokens."""
+        self.prediction = prediction
+        """The tokens that will probably follow the prompt, such as those of a file before an edit of it."""
         self.finish: Finish | None = None
         self._turns: dict[int, int] = {}
         self._scratch = _Scratch()
@@ -223,7 +226,7 @@ class Hypothesis(Context):
         """``length`` committed tokens of a text, and the tokens ``ahead`` of them."""
         self.sampling, self.ending, self.noise = text.sampling, text.ending, text.noise
         self.foreseeable, self.prompt_length, self.finish = text.foreseeable, text.prompt_length, None
-        self.draft_prompt = text.draft_prompt
+        self.draft_prompt, self.prediction = text.draft_prompt, text.prediction
         self._text, self._committed, self._ahead, self._scratch = text, length, ahead, scratch
         self._turns, self._buffer = text._turns, text._buffer
         self._length = length + len(ahead)

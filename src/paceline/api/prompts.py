@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import InputError
-from paceline.vocabulary.transcript import STOP, Transcripts, render
+from paceline.vocabulary.transcript import STOP, Transcripts, continuation, render
 
 if TYPE_CHECKING:
     import torch
 
     from paceline.targets.base import Target
+    from paceline.vocabulary import Vocabulary
 
 Message: TypeAlias = Mapping[str, Any]
 """``{"role": "user", "content": "Hello"}``; other keys are for the model's chat template."""
@@ -22,6 +23,12 @@ Prompt: TypeAlias = "str | Sequence[int] | NDArray[Any] | torch.Tensor | Sequenc
 """A text, token ids, the messages of a chat, or what a transformers tokenizer returns."""
 
 TAKEN = "a prompt is text, token ids (a list, an array or a tensor of whole numbers) or the messages of a chat"
+LONGEST_PREDICTION = 1 << 16
+"""Tokens of a prediction for a model whose context has no limit."""
+LONG_TOKEN = 16
+"""Characters per token up to which a prediction is encoded."""
+BEFORE = 64
+"""Tokens of the prompt behind which its text must be spelled."""
 ONE_MESSAGE = "a message is {'role': 'user', 'content': 'text'}"
 
 
@@ -59,6 +66,24 @@ def read(
             raise InputError(f"the conversation has {counts}; start a new one")
         return Reading(tokens, chat.text, () if chat.templated else (STOP,), tuple(messages))
     return Reading(_ids(prompt))
+
+
+def predicted(
+    given: str | list[int], prompt: NDArray[np.int64], target: Target, vocabulary: Vocabulary | None
+) -> list[int]:
+    """The tokens of a prediction as they would follow the prompt, no more than the context has room for."""
+    if not given:
+        return []
+    limit = LONGEST_PREDICTION if target.context_length is None else max(0, target.context_length - len(prompt))
+    if isinstance(given, str):
+        if vocabulary is None:
+            raise InputError(f"{target.name} came without a tokenizer; give the prediction as token ids")
+        text = given[: LONG_TOKEN * limit]
+        more = continuation(vocabulary, prompt[-BEFORE:].tolist(), text)
+        given = vocabulary.encode(text, add_special=False).tolist() if more is None else more
+    if given and (largest := max(given)) >= target.vocab_size:
+        raise InputError(f"the prediction holds token {largest}, and {target.name} has {target.vocab_size} tokens")
+    return given[:limit]
 
 
 def is_chat(prompt: object) -> bool:

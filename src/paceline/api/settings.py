@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ ELSEWHERE = {
     "stop_strings": "stop",
     "max_completion_tokens": "max_new_tokens",
     "draft": "draft_model",
+    "predicted_output": "prediction",
 }
 """Settings that other libraries have, and what to write here."""
 
@@ -74,8 +76,8 @@ class Settings:
     """The prompt as a draft model with another tokenizer is to read it: a text, or the messages of a chat. By default
     the text of the prompt, and of a chat its messages in the draft model's own template."""
     prediction: str | Sequence[int] | None = None
-    """What the text will probably be, such as a file before an edit of it: it is drafted as far as the text follows
-    it."""
+    """What the text will probably be, such as a file before an edit of it, as a text or as token ids. It is drafted as
+    far as the text follows it."""
     planner: str | Planner | None = None
     """``fixed:n`` for drafts of n tokens; without a number, of the size that suits the method. None for the
     method's own planner."""
@@ -136,7 +138,7 @@ class Settings:
         if not isinstance(self.ignore_eos, bool):
             raise InputError(f"ignore_eos is True or False, not {self.ignore_eos!r}")
         self._check_stops()
-        _ = self._own_ends
+        _ = self._own_ends, self.predicted
 
     def _check_stops(self) -> None:
         """Stop strings are texts; tokens that end a text are ``eos``."""
@@ -169,6 +171,20 @@ class Settings:
     def planner_for(self, drafter: Drafter, target: Target | None = None) -> Planner:
         """The planner of a drafter. Without a target only the spec is checked."""
         return self.planner if isinstance(self.planner, Planner) else make_planner(self.planner, drafter, target)
+
+    @cached_property
+    def predicted(self) -> str | list[int]:
+        """The prediction as a text or as a list of token ids, be it an array or a tensor; empty for none."""
+        given: Any = self.prediction
+        given = given.tolist() if hasattr(given, "tolist") else given
+        if given is None or isinstance(given, str):
+            return given or ""
+        if not isinstance(given, (list, tuple)):
+            raise InputError(f"prediction is a text or a list of token ids, not {_short(given)}")
+        for token in given:
+            if isinstance(token, bool) or not isinstance(token, Integral) or token < 0:
+                raise InputError(f"prediction is a text or a list of token ids; it holds {_short(token)}")
+        return [int(token) for token in given]
 
     @property
     def stops(self) -> tuple[str, ...]:

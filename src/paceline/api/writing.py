@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.api.drafters import Lease
 from paceline.api.pictures.tokens import in_brief
 from paceline.api.piece import Piece, Pieces
-from paceline.api.prompts import Prompt, read
+from paceline.api.prompts import Prompt, predicted, read
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending, Finish
 from paceline.engine.counters import Round, Totals
@@ -155,8 +155,9 @@ class Writing:
         draft_prompt = self._read.messages or None if settings.draft_prompt is None else settings.draft_prompt
         self.context = Context(self._prompt, sampling, ending, sample=number, draft_prompt=draft_prompt)
         refuse_foreign(self._prompt, lm.target)
+        self.context.prediction = predicted(settings.predicted, self._prompt, lm.target, lm.vocabulary)
         self._settings = settings
-        self._lease: Lease | None = lm.lease(settings)
+        self._lease: Lease | None = lm.lease(settings, ("prediction",) if self.context.prediction else ())
         self._drafter = self._lease.drafter
         self._planner = lm.planner(settings, self._drafter)
         self._lent: tuple[KeptRows, Rows] | None = None

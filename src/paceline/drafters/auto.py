@@ -1,5 +1,7 @@
 """``auto``: suffix, foresight and dictionary drafts in one tree, and beside them a draft model if one is given.
 
+Of a text with a prediction, drafts from that are in the tree, too.
+
 A node that several of them propose carries all their names. So a planner that learns how often nodes of a name are
 accepted also learns this for their agreement. These cheap parts always run. A draft model or a trained head runs if the
 planner finds it worth its time in addition to the cheap draft.
@@ -18,6 +20,7 @@ from paceline.drafters.networks.assistant import Assistant
 from paceline.drafters.networks.assistant.drafter import Model
 from paceline.drafters.networks.redrafter import ReDrafter
 from paceline.drafters.noise import SHARED
+from paceline.drafters.prediction import Prediction
 from paceline.drafters.suffix import Suffix
 from paceline.tree import DraftTree
 from paceline.vocabulary import Vocabulary
@@ -49,6 +52,7 @@ class Auto(Union):
     )
     unfit = "comparisons with papers: it is several methods, so name one of them"
     sized = False
+    counters = Prediction.counters
 
     def __init__(
         self,
@@ -60,7 +64,11 @@ class Auto(Union):
         head: str | None = None,
     ) -> None:
         usual = noise or SHARED
-        self.cheap: tuple[Drafter, ...] = (Suffix(noise=usual), Foresight(noise=usual, prefill=prefill))
+        self.cheap: tuple[Drafter, ...] = (
+            Prediction(),
+            Suffix(noise=usual),
+            Foresight(noise=usual, prefill=prefill),
+        )
         if dictionary != NONE:
             self.cheap += (ShippedDictionaries(file=None if dictionary == SHIPPED else dictionary),)
         self.expensive: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=usual),)

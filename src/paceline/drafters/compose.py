@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -190,6 +191,42 @@ class Union(Composed):
         """A part's drafts, cut to their budgets and checked: an invalid one cannot be merged."""
         trees = answered(part, verb, asks, DraftTree)
         return [admitted(part, tree, part.leaves * ask.budget.nodes) for tree, ask in zip(trees, asks, strict=True)]
+
+
+class Beside(Union):
+    """A drafter with sources that cost next to nothing, each draft no larger than suits its part. A drafter whose
+    levels take time is asked only where the planner finds it worth that, beside what the sources draft."""
+
+    name = "beside"
+
+    def __init__(self, drafter: Drafter, sources: Sequence[Drafter]) -> None:
+        super().__init__((drafter, *sources))
+        self._waits = drafter.costly_levels > 0 and not drafter.enriches
+        if self._waits:
+            self.enriches, self.costly_levels = True, drafter.costly_levels
+
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        by_part = [
+            self._valid(part, "propose", self._within(asks, number))
+            for number, part in enumerate(self.parts)
+            if number or not self._waits
+        ]
+        return [joined(trees) for trees in zip(*by_part, strict=True)]
+
+    def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
+        if not self._waits:
+            return super().enrich(asks)
+        own = self._within([Ask(ask.state, ask.budget) for ask in asks], 0)
+        more = self._valid(self.parts[0], "propose", own)
+        return [joined([ask.draft, tree]) for ask, tree in zip(asks, more, strict=True)]
+
+    def _within(self, asks: Sequence[Ask], number: int) -> list[Ask]:
+        """What a part is asked, with no larger budgets than suit it."""
+        most = self.parts[number].nodes
+        return [
+            Ask(state[number], replace(budget, nodes=min(budget.nodes, most)) if budget.nodes > most else budget)
+            for state, budget in asks
+        ]
 
 
 def joined(trees: Sequence[DraftTree]) -> DraftTree:

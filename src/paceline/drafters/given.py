@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from paceline.drafters.base import Drafter, Plain
-from paceline.drafters.compose import Union
+from paceline.drafters.compose import Beside
+from paceline.drafters.prediction import Prediction
 
-GIVEN: Mapping[str, Callable[[], Drafter]] = {}
+GIVEN: Mapping[str, Callable[[], Drafter]] = {
+    Prediction.name: Prediction,
+}
 """What a text may be given -> the drafter that makes use of it."""
 
 
@@ -17,6 +20,6 @@ def beside(drafter: Drafter, given: Collection[str]) -> Drafter:
 
     if not given or isinstance(drafter, (Plain, Auto)):
         return drafter
-    joined = Union((drafter, *(GIVEN[name]() for name in given)))
+    joined = Beside(drafter, [GIVEN[name]() for name in given])
     joined.spec, joined.spec_options = drafter.spec, drafter.spec_options
     return joined

@@ -91,7 +91,7 @@ class Transcripts:
         whole = self.vocabulary.encode(text, add_special=not rendered.templated)
         for known, tokens in sorted(self._known.items(), key=lambda each: -len(each[0])):
             if text.startswith(known):
-                more = _continuation(self.vocabulary, tokens, text[len(known) :], whole.tolist())
+                more = continuation(self.vocabulary, tokens, text[len(known) :], whole.tolist())
                 if more is not None:
                     return np.asarray(tokens + more)
         return whole
@@ -119,7 +119,7 @@ class Transcripts:
         self._known = {}
 
 
-def _continuation(
+def continuation(
     vocabulary: Vocabulary, tokens: Sequence[int], text: str, whole: Sequence[int] = ()
 ) -> list[int] | None:
     """Tokens that spell ``text`` behind ``tokens``, or with which ``whole`` ends, the encoding of all the text: some
