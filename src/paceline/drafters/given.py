@@ -6,8 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 
 from paceline.drafters.base import Drafter, Plain
 from paceline.drafters.compose import Union
+from paceline.drafters.forced import Forced
 
-GIVEN: Mapping[str, Callable[[], Drafter]] = {}
+GRAMMAR = "grammar"
+GIVEN: Mapping[str, Callable[[], Drafter]] = {
+    GRAMMAR: Forced,
+}
 """What a text may be given -> the drafter that makes use of it."""
 
 
@@ -17,6 +21,9 @@ def beside(drafter: Drafter, given: Collection[str]) -> Drafter:
 
     if not given or isinstance(drafter, (Plain, Auto)):
         return drafter
-    joined = Union((drafter, *(GIVEN[name]() for name in given)))
+    sources = [source for source in (GIVEN[name]() for name in given) if source.name != drafter.name]
+    if not sources:
+        return drafter
+    joined = Union((drafter, *sources))
     joined.spec, joined.spec_options = drafter.spec, drafter.spec_options
     return joined
