@@ -33,7 +33,19 @@ SRC = ROOT / "src"
 # Top to bottom: a room imports only itself and rooms before it.
 PACKAGES = {
     "paceline": (
-        *("errors", "files", "compiled", "launching", "once", "recent", "vocabulary", "translate", "law", "context"),
+        *(
+            "errors",
+            "files",
+            "compiled",
+            "launching",
+            "once",
+            "recent",
+            "vocabulary",
+            "grammar",
+            "translate",
+            "law",
+            "context",
+        ),
         *("tree", "verify", "dictionary", "targets", "drafters", "planning", "engine", "api", "testing"),
         *("integrations", "cli"),
     ),
@@ -60,6 +72,7 @@ EXPORTS = [
     "DrafterError",
     "DrafterWarning",
     "Generation",
+    "Grammar",
     "InputError",
     "LanguageModel",
     "Observed",
@@ -309,13 +322,19 @@ def test_a_heavy_import_would_be_seen() -> None:
     assert fresh_import("import paceline; time.sleep(0.2)")[0] >= 0.2
 
 
-EXTRAS = ("duckdb", "pyarrow", "ray", "datasets", "pandas", "matplotlib")
+EXTRAS = ("duckdb", "pyarrow", "ray", "datasets", "pandas", "matplotlib", "llguidance")
+MATCHING = re.compile(r"^\s*(?:import|from) llguidance\b", re.MULTILINE)
 READING = re.compile(r"^\s*(?:import|from) (?:pandas|matplotlib)\b", re.MULTILINE)
 
 
 def test_only_bench_reads_with_the_packages_of_its_extra() -> None:
     readers = {room_of(file.relative_to(SRC)) for file in source_files() if READING.search(file.read_text("utf8"))}
     assert readers == {"paceline_lab.bench"}
+
+
+def test_one_file_imports_the_library_of_grammars() -> None:
+    importing = [file for file in source_files() if MATCHING.search(file.read_text("utf8"))]
+    assert [file.relative_to(SRC).as_posix() for file in importing] == ["paceline/grammar/llguidance.py"]
 
 
 def test_drafting_needs_no_package_of_an_extra() -> None:
@@ -442,6 +461,7 @@ ROOM_LINES = {
         "once": 50,
         "recent": 50,
         "vocabulary": 1100,
+        "grammar": 500,
         "translate": 700,
         "law": 2750,
         "context": 300,

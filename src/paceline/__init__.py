@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from paceline.errors import InputError as InputError
     from paceline.errors import PacelineError as PacelineError
     from paceline.errors import UnsupportedModel as UnsupportedModel
+    from paceline.grammar import Grammar as Grammar
     from paceline.integrations.transformers import custom_generate as custom_generate
     from paceline.law import Distribution as Distribution
     from paceline.law import Sampling as Sampling
@@ -55,6 +56,7 @@ _HOME = {
     "DrafterError": "paceline.errors",
     "DrafterWarning": "paceline.errors",
     "Generation": "paceline.api.writing",
+    "Grammar": "paceline.grammar",
     "InputError": "paceline.errors",
     "LanguageModel": "paceline.api.model",
     "Observed": "paceline.engine.observe",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.api.drafters import Lease
@@ -14,6 +14,7 @@ from paceline.api.piece import Piece, Pieces
 from paceline.api.prompts import Prompt, predicted, read
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending, Finish
+from paceline.drafters.given import GRAMMAR, PREDICTION
 from paceline.engine.counters import Round, Totals
 from paceline.engine.emission import Emission
 from paceline.engine.explain import phases
@@ -145,9 +146,11 @@ class Writing:
         self._read = read(prompt, lm.target, self._transcripts, settings.chat_template_kwargs)
         self._prompt = self._read.tokens
         self._stops = (*self._read.stops, *settings.stops)
+        ends = settings.ends(lm.target)
+        self._sampling, sampling = sampling, _bound(sampling, settings, lm, ends)
         ending = Ending(
             max_new_tokens=settings.max_new_tokens or lm.target.context_length or ENDLESS,
-            eos=settings.ends(lm.target),
+            eos=ends,
             strings=_stop_strings(lm, self._stops),
             criteria=tuple(settings.criteria),
             context_length=lm.target.context_length,
@@ -157,7 +160,8 @@ class Writing:
         refuse_foreign(self._prompt, lm.target)
         self.context.prediction = predicted(settings.predicted, self._prompt, lm.target, lm.vocabulary)
         self._settings = settings
-        self._lease: Lease | None = lm.lease(settings, ("prediction",) if self.context.prediction else ())
+        given = {PREDICTION: bool(self.context.prediction), GRAMMAR: sampling.grammar is not None}
+        self._lease: Lease | None = lm.lease(settings, [name for name, there in given.items() if there])
         self._drafter = self._lease.drafter
         self._planner = lm.planner(settings, self._drafter)
         self._lent: tuple[KeptRows, Rows] | None = None
@@ -298,8 +302,19 @@ class Writing:
             pieces=self._said,
             rounds=rounds,
             totals=Totals.of(rounds, 0.0 if session is None else session.seconds_prefill),
-            sampling=self.context.sampling,
+            sampling=self._sampling,
         )
+
+
+def _bound(sampling: Sampling, settings: Settings, lm: LanguageModel, ends: frozenset[int]) -> Sampling:
+    """The settings with their grammar in the tokens of the model, if they have one."""
+    if sampling.grammar is None:
+        return sampling
+    if lm.vocabulary is None:
+        raise InputError(f"{lm.target.name} came without a tokenizer, so no grammar can be followed; leave it out")
+    if settings.ignore_eos:
+        raise InputError("a text with a grammar ends where that is complete; leave out ignore_eos or the grammar")
+    return replace(sampling, grammar=sampling.grammar.bound(lm.vocabulary, ends))
 
 
 def _stop_strings(lm: LanguageModel, strings: tuple[str, ...]) -> StopStrings | None:

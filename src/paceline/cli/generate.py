@@ -24,11 +24,13 @@ from paceline.cli.output import counted, draw, note, print_json, say, show, want
 from paceline.cli.output import writing as written
 from paceline.errors import InputError
 from paceline.files import check_output, write_whole
+from paceline.files.reading import read_file
 
 if TYPE_CHECKING:
     from paceline.api.model import LanguageModel
     from paceline.api.pictures import TokenPicture
     from paceline.api.writing import Generation, Writing
+    from paceline.grammar import Grammar
 
 ENDS = {
     "stop": "stopped at a --stop string",
@@ -56,6 +58,8 @@ def add(commands: Subparsers) -> None:
     parser.argument("--system", "TEXT", "the system message, before the prompt; needs --chat", utf8)
     parser.add_model()
     parser.add_writing("the model's own, or 128; with --chat no limit")
+    text = "the text must be JSON that is valid under this schema; needs 'paceline[grammar]'"
+    parser.argument("--json-schema", "FILE", text, Path)
     parser.argument("--logprobs", "K", "log-probabilities, with K alternatives; needs --json", int)
     text = 'write N texts from the prompt; of several, JSON is {"samples": [...]} with an object for each'
     parser.argument("--samples", "N", text, int, default=1)
@@ -77,6 +81,8 @@ def run(options: argparse.Namespace) -> int:
     prompt = read_prompt(options.prompt, options.prompt_file)
     settings = writing_settings(options)
     _check_json(options)
+    if options.json_schema is not None:
+        settings["grammar"] = _grammar(options.json_schema)
     asked = _asked(prompt, options)
     started = time.monotonic()
     lm = load_model(options, generation_config=True)
@@ -95,7 +101,9 @@ def run(options: argparse.Namespace) -> int:
         texts = lm.sample(asked, n=options.samples, **settings)
         _print_all(texts, prompt, options)
     if options.html:
-        given = {name.replace("_", " "): settings[name] for name in settings if name not in ("method", "logprobs")}
+        given = {
+            name.replace("_", " "): settings[name] for name in settings if name not in ("method", "logprobs", "grammar")
+        }
         facts = describe(lm) | {"method": how.spec} | given
         _write_page(options.html, [_picture(text, prompt, facts) for text in texts])
     if options.verbose:
@@ -106,6 +114,18 @@ def run(options: argparse.Namespace) -> int:
     if not options.quiet:
         _note("; ".join([_last_line(texts, made_by["device"], settings, options.html), *unasked]))
     return 0
+
+
+def _grammar(schema: Path) -> Grammar:
+    """The grammar of a file with a JSON schema."""
+    from paceline.grammar import Grammar
+
+    try:
+        return Grammar.json_schema(read_file(schema).decode())
+    except OSError as error:
+        raise InputError(f"cannot read {schema}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{schema} is no UTF-8 text") from None
 
 
 def _check_json(options: argparse.Namespace) -> None:

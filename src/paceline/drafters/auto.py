@@ -3,7 +3,8 @@
 Of a text with a prediction, drafts from that are in the tree, too.
 
 A node that several of them propose carries all their names. So a planner that learns how often nodes of a name are
-accepted also learns this for their agreement. These cheap parts always run. A draft model or a trained head runs if the
+accepted also learns this for their agreement. These cheap parts always run, and in a text with a grammar so does
+`forced`, which drafts what the grammar leaves no choice about. A draft model or a trained head runs if the
 planner finds it worth its time in addition to the cheap draft.
 """
 
@@ -15,6 +16,7 @@ from paceline.dictionary.index import Dictionary
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich
 from paceline.drafters.compose import Union, joined
 from paceline.drafters.dictionary import DictSpec, shipped_for
+from paceline.drafters.forced import Forced
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.networks.assistant import Assistant
 from paceline.drafters.networks.assistant.drafter import Model
@@ -71,6 +73,7 @@ class Auto(Union):
         )
         if dictionary != NONE:
             self.cheap += (ShippedDictionaries(file=None if dictionary == SHIPPED else dictionary),)
+        self.cheap += (Forced(),)
         self.expensive: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=usual),)
         if head is not None:
             self.expensive += (ReDrafter(head=head, noise=noise),)

@@ -6,10 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 
 from paceline.drafters.base import Drafter, Plain
 from paceline.drafters.compose import Beside
+from paceline.drafters.forced import Forced
 from paceline.drafters.prediction import Prediction
 
+GRAMMAR, PREDICTION = "grammar", Prediction.name
 GIVEN: Mapping[str, Callable[[], Drafter]] = {
-    Prediction.name: Prediction,
+    PREDICTION: Prediction,
+    GRAMMAR: Forced,
 }
 """What a text may be given -> the drafter that makes use of it."""
 
@@ -20,6 +23,9 @@ def beside(drafter: Drafter, given: Collection[str]) -> Drafter:
 
     if not given or isinstance(drafter, (Plain, Auto)):
         return drafter
-    joined = Beside(drafter, [GIVEN[name]() for name in given])
+    sources = [source for source in (GIVEN[name]() for name in given) if source.name != drafter.name]
+    if not sources:
+        return drafter
+    joined = Beside(drafter, sources)
     joined.spec, joined.spec_options = drafter.spec, drafter.spec_options
     return joined

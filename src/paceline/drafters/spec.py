@@ -15,6 +15,7 @@ from paceline.drafters.auto import Auto
 from paceline.drafters.base import Drafter, Plain
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.dictionary import DictSpec, Hybrid
+from paceline.drafters.forced import Forced
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
@@ -44,6 +45,7 @@ BUILT_IN: dict[str, Factory] = {
         Recycling,
         UniSpec,
         Foresight,
+        Forced,
         Assistant,
         ReDrafter,
         Mirror,

@@ -16,6 +16,8 @@ from paceline.law.scores import Array, full_precision
 from paceline.law.table import Acts, function
 
 if TYPE_CHECKING:
+    from paceline.grammar.base import Grammar
+    from paceline.grammar.following import TextMatcher
     from paceline.law.settings import Processor, Sampling
 
 Tokens = NDArray[np.int64]
@@ -127,6 +129,21 @@ class Processors:
                 shape = f"scores of shape (1, {len(scores)})"
                 raise CallbackError(f"the logits processor {name_of(processor)} returned {given}, not {shape}")
         return full_precision(rows[0])
+
+
+class Allowed:
+    """Makes tokens impossible that a grammar does not allow."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        opens = getattr(grammar, "open", None)
+        if opens is None:
+            raise InputError("a grammar needs the tokenizer of a model; give it to a text of a loaded model")
+        self._following: TextMatcher = opens()
+
+    def __call__(self, scores: Array, tokens: Tokens, prompt_length: int) -> Array:
+        self._following.go_to(tokens[prompt_length:])
+        scores[_beside(scores, ~self._following.mask(len(scores)))] = -np.inf
+        return scores
 
 
 class _Lasting:

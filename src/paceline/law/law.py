@@ -35,9 +35,9 @@ class Law:
         self.prompt_length = prompt_length
         self._adjustment = Adjustment(sampling, prompt_length) if sampling.adjusts else None
         self.warps, self.stateful = Warps.of(sampling), sampling.stateful
-        self.reads_ahead = self.warps.in_one_race and not self.stateful
-        """Whether places that the text may not reach can be read with its next one: processors are asked along the
-        path alone, and only one race settles all places in the same wait."""
+        self.reads_ahead = self.warps.in_one_race and not self.stateful and not sampling.along_path
+        """Whether places that the text may not reach can be read with its next one: processors and grammars are asked
+        along the path alone, and only one race settles all places in the same wait."""
 
     @property
     def adjusts(self) -> bool:

@@ -2,8 +2,9 @@
 
 The target's settings are applied to the drafter's row, since a target that samples at temperature 0.8 from its ten
 best tokens has another law than the raw logits. Two things differ from `Law`. Custom processors are left out: they may
-keep state, and only the calls of plain decoding may reach them. And negligible tokens are dropped before anything
-expensive is computed: a drafter need not be exact, since a wrong guess is refused and never emitted.
+keep state, and only the calls of plain decoding may reach them. Grammars are left out, since they follow one text. And
+negligible tokens are dropped before anything expensive is computed: a drafter need not be exact, since a wrong guess is
+refused and never emitted.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Outlook:
     rank the tokens."""
 
     def __init__(self, sampling: Sampling, prompt_length: int) -> None:
-        settings = sampling.without(lambda row: row.stateful)
+        settings = sampling.without(lambda row: row.stateful or row.along_path)
         if sampling.greedy:
             settings = replace(settings.without(lambda row: row.acts is Acts.AS_CUT), temperature=1.0)
         self._adjusts, self._warps = settings.adjusts, Warps.of(settings)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from math import exp, isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
-from paceline.law.table import Acts, InTransformers, SettingRow, groups, packed, setting, table
+from paceline.grammar.base import Grammar
+from paceline.law.table import Acts, InTransformers, SettingRow, groups, setting, table
 from paceline.law.values import (
     is_listed,
     number,
@@ -60,6 +61,11 @@ def _check_processors(name: str, value: Any) -> None:
     require_callables(name, "processor", value, ("the token ids", "the scores"))
 
 
+def _check_grammar(name: str, value: Any) -> None:
+    made = f"{name} is a Grammar, such as Grammar.json_schema(...)"
+    require(value is None or isinstance(value, Grammar), f"{made}, not {value!r}")
+
+
 # --- the table ---
 
 _EMITTED: dict[str, Any] = {
@@ -79,8 +85,8 @@ class Sampling:
 
     The defaults change nothing: greedy decoding of the raw logits. Fields act in the order in which
     transformers applies its processors: ``logit_bias``, ``repetition_penalty`` (prompt included),
-    ``presence_penalty`` and ``frequency_penalty`` (emitted tokens only), ``banned``, ``processors``, and
-    where the temperature is above 0 ``temperature``, ``top_k``, ``top_p``, ``min_p``.
+    ``presence_penalty`` and ``frequency_penalty`` (emitted tokens only), ``banned``, ``processors``, ``grammar``,
+    and where the temperature is above 0 ``temperature``, ``top_k``, ``top_p``, ``min_p``.
     """
 
     temperature: float = setting(
@@ -200,6 +206,16 @@ class Sampling:
     processors: Sequence[Processor] = setting(
         (), check=_check_processors, acts=Acts.ON_LOGITS, host="adjust.Processors", stateful=True
     )
+    grammar: Grammar | None = setting(  # noqa: RUF009 - a field, as the others are
+        None,
+        check=_check_grammar,
+        acts=Acts.ON_LOGITS,
+        host="adjust.Allowed",
+        along_path=True,
+        packs=lambda value: None if value is None else value.packed(),
+        unpacks=Grammar.unpacked,
+    )
+    """Tokens that it does not allow are impossible, and so is the end of the text before it is complete."""
     seed: int = setting(
         0,
         kind=int,
@@ -234,6 +250,11 @@ class Sampling:
         """Whether functions of the user act, which may keep state."""
         return any(row.stateful and row.active(getattr(self, row.name)) for row in self.rows)
 
+    @property
+    def along_path(self) -> bool:
+        """Whether something follows the text, which drafts leave out."""
+        return any(row.along_path and row.active(getattr(self, row.name)) for row in self.rows)
+
     def groups(self, acts: Acts) -> Iterator[tuple[tuple[SettingRow, ...], tuple[Any, ...]]]:
         """The rows that change anything, those that act together as one, with their values. All others are off."""
         for group in groups(type(self), acts):
@@ -267,7 +288,7 @@ class Sampling:
 
     def packed(self) -> dict[str, Any]:
         """The settings as JSON, but for functions."""
-        return {row.name: packed(getattr(self, row.name)) for row in self.rows if not row.stateful}
+        return {row.name: row.packed(getattr(self, row.name)) for row in self.rows if not row.stateful}
 
     @classmethod
     def unpacked(cls: type[SamplingT], given: Mapping[str, Any]) -> SamplingT:
@@ -289,6 +310,7 @@ class SamplingOptions(TypedDict, total=False):
     frequency_penalty: float
     banned: Sequence[Sequence[int]]
     processors: Sequence[Processor]
+    grammar: Grammar | None
     seed: int | None
     """None for a new one, which the result holds."""
 

@@ -53,7 +53,7 @@ class SettingRow:
     name: str = ""
     """Of the field."""
     kind: type[int] | type[float] | None = None
-    """Of a number; None for a list or a dict, which acts unless it is empty."""
+    """Of a number; None for a list or a dict, which acts unless it is empty, and for what may be None."""
     help: str | None = None
     """Of the flag; None for no flag."""
     largest: float | None = None
@@ -72,6 +72,12 @@ class SettingRow:
     """The token that an entry of the value makes more or less likely, where entries name tokens."""
     stateful: bool = False
     """Whether functions of the user act, which may keep state: called once per emitted token, never for a draft."""
+    along_path: bool = False
+    """Whether it follows the text: drafts leave it out, and only rows along the text's path are read with it."""
+    packs: Callable[[Any], Any] | None = None
+    """The value as JSON, where it is neither a number nor made of numbers."""
+    unpacks: Callable[[Any], Any] | None = None
+    """The value of what ``packs`` returned."""
 
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     """Libraries in which a setting acts by the same law -> its name there."""
@@ -91,7 +97,9 @@ class SettingRow:
 
     def active(self, value: Any) -> bool:
         """Whether a value changes anything."""
-        return len(value) > 0 if self.kind is None else bool(value != self.default)
+        if self.kind is not None or self.default is None:
+            return bool(value != self.default)
+        return len(value) > 0
 
     def within(self, value: Any, size: int) -> Any:
         """The value without entries that make a token beyond a vocabulary likely."""
@@ -100,8 +108,14 @@ class SettingRow:
             return {entry: worth for entry, worth in value.items() if self.token(entry) < size}
         return tuple(entry for entry in value if self.token(entry) < size)
 
+    def packed(self, value: Any) -> Any:
+        """The value as JSON."""
+        return packed(value) if self.packs is None else self.packs(value)
+
     def unpacked(self, value: Any) -> Any:
         """The value of `packed`."""
+        if self.unpacks is not None:
+            return self.unpacks(value)
         return dict(value) if isinstance(self.default, Mapping) else value
 
     def example(self, number: int, vocab_size: int) -> Any:

@@ -1,0 +1,123 @@
+"""A matcher at the place of a text: it goes on with the text's tokens, and goes back where another text is asked for.
+
+What may come next is a function of the emitted tokens alone. End tokens are allowed exactly where the grammar is
+complete, and special tokens are not allowed. A text that has left the grammar, as a draft may, can only end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import InputError
+from paceline.grammar.base import Grammar, Matcher
+from paceline.grammar.llguidance import compiled
+from paceline.vocabulary import Vocabulary
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundGrammar(Grammar):
+    """A grammar for the tokens of one vocabulary."""
+
+    vocabulary: Vocabulary = field(repr=False, compare=False)
+    ends: frozenset[int] = field(repr=False, compare=False)
+    """The tokens that end a text."""
+
+    def open(self) -> TextMatcher:
+        """At the beginning of a text. The matcher is this text's."""
+        return TextMatcher(compiled(self.vocabulary, self), self.vocabulary, self.ends, self.after)
+
+
+class TextMatcher:
+    """A matcher that follows one text."""
+
+    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, ends: frozenset[int], after: str | None) -> None:
+        self._matcher, self._vocabulary, self._ends = matcher, vocabulary, ends
+        self._marker = (after or "").encode()
+        self._tokens: Ints = np.empty(0, np.int64)
+        self._start = None if self._marker else 0
+        """The emitted tokens before the grammar applies; None while the marker has not come."""
+        self._matched = 0
+        """The tokens that the matcher has consumed."""
+        self._tail = b""
+        """The last bytes of a text without its marker, one fewer than the marker has."""
+
+    def go_to(self, emitted: Ints) -> None:
+        """Be behind these tokens."""
+        known = self._tokens
+        shared = min(len(known), len(emitted))
+        if not np.array_equal(known[:shared], emitted[:shared]):
+            shared = int((known[:shared] != emitted[:shared]).argmax())
+        if shared < len(known):
+            self._back(shared)
+        self._tokens = emitted.copy()
+        self._ahead(emitted[shared:].tolist(), shared)
+
+    @property
+    def free(self) -> bool:
+        """Whether the marker has not come yet."""
+        return self._start is None
+
+    @property
+    def broken(self) -> bool:
+        """Whether the tokens have left the grammar."""
+        return self._start is not None and self._start + self._matched < len(self._tokens)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether only an end token may come next."""
+        return self.broken or (not self.free and self._matcher.stopped)
+
+    def forced(self) -> bytes:
+        """The bytes that must come next."""
+        return b"" if self.free or self.broken else self._matcher.forced()
+
+    def mask(self, width: int) -> Bools:
+        """Whether each token may come next, for a row of logits."""
+        allowed = np.zeros(width, np.bool_) if self._start is not None else np.ones(width, np.bool_)
+        ending = self.broken
+        if self._start is not None and not ending:
+            tokens = self._matcher.allowed()[:width]
+            allowed[: len(tokens)] = tokens
+            ending = self._matcher.accepting
+        allowed[[token for token in self._ends if token < width]] = ending
+        if not allowed.any():
+            raise InputError("no token of the model's vocabulary can go on with the grammar here; change the grammar")
+        return allowed
+
+    def _back(self, length: int) -> None:
+        """Keep so many tokens."""
+        if self._start is None or (self._marker and length < self._start):
+            kept, self._start = 0, None
+            spelled = b"".join(map(self._vocabulary.token_bytes, self._tokens[:length].tolist()))
+            self._tail = self._tail_of(spelled)
+        else:
+            kept = min(self._matched, length - self._start)
+        if kept < self._matched:
+            self._matcher.rollback(self._matched - kept)
+            self._matched = kept
+
+    def _ahead(self, tokens: Sequence[int], length: int) -> None:
+        """Go on with tokens after so many."""
+        for number, token in enumerate(tokens):
+            if self._start is not None:
+                break
+            spelled = self._tail + self._vocabulary.token_bytes(token)
+            if self._marker in spelled:
+                self._start = length + number + 1
+            self._tail = self._tail_of(spelled)
+        if self._start is None or self._start + self._matched < length:
+            return
+        rest = tokens[max(0, self._start - length) :]
+        within = takewhile(lambda token: token < self._vocabulary.size and token not in self._ends, rest)
+        self._matched += self._matcher.consume(list(within))
+
+    def _tail_of(self, spelled: bytes) -> bytes:
+        return spelled[max(0, len(spelled) - len(self._marker) + 1) :]
