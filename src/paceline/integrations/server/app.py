@@ -21,6 +21,7 @@ from paceline.integrations.server.errors import ApiError, api_error
 from paceline.integrations.server.flows import Left
 from paceline.integrations.server.job import Job
 from paceline.integrations.server.models import Limits, Models
+from paceline.integrations.server.page import page_routes
 from paceline.integrations.server.record import Recorder
 from paceline.integrations.server.requests import (
     BodyT,
@@ -54,7 +55,8 @@ def make_app(models: Models, *, limits: Limits | None = None, doors: Doors | Non
         exception_handlers={Exception: _failed, HTTPException: _not_found, ApiError: _failed},
         lifespan=lifespan,
     )
-    app.state.models, app.state.recorder, app.state.store = models, Recorder(models), Store()
+    app.state.models, app.state.limits = models, limits
+    app.state.recorder, app.state.store = Recorder(models), Store()
     return app
 
 
@@ -96,6 +98,7 @@ def _routes(models: Models, limits: Limits) -> list[Route]:
         Route("/v1/responses/{name}", guarded(_forgotten), methods=["DELETE"]),
         *(Route(path, guarded(endpoint), methods=["POST"]) for path, endpoint in posts.items()),
         *(Route(path, guarded(endpoint), methods=["GET"]) for path, endpoint in gets.items()),
+        *page_routes(),
     ]
 
 
@@ -158,7 +161,8 @@ async def _metrics(request: Request) -> Response:
 
 async def _props(request: Request) -> Response:
     served = request.app.state.models.named(request.query_params.get("model"))
-    return JSONResponse(await asyncio.to_thread(served.props))
+    found = await asyncio.to_thread(served.props)
+    return JSONResponse({**found, "total_slots": request.app.state.limits.at_once})
 
 
 async def _stored(request: Request) -> Response:

@@ -8,9 +8,16 @@ from typing import Any
 
 from paceline.api.piece import Piece
 from paceline.api.settings import Options
-from paceline.integrations.server.forms import choice_of, form_settings, messages_for, tools_for, variables_for
+from paceline.integrations.server.forms import (
+    choice_of,
+    form_settings,
+    messages_for,
+    reply_format,
+    tools_for,
+    variables_for,
+)
 from paceline.integrations.server.job import Job
-from paceline.integrations.server.replies import Delta, Reply, format_of
+from paceline.integrations.server.replies import ChatReply, Delta
 from paceline.integrations.server.requests import ChatRequest
 from paceline.integrations.server.sse import DONE, frame
 from paceline.integrations.server.wishes import ignored_fields, settings_of
@@ -25,10 +32,14 @@ class Chat(Job[ChatRequest]):
 
     async def begin(self) -> None:
         body = self.body
-        self.tools = tools_for(body)
-        messages = messages_for(body.messages)
-        await self.answer.begin([messages], body.n or 1, self._settings)
-        self.replies = [self._reply(number) for number in range(body.n or 1)]
+        self.tools, self.choice = tools_for(body), choice_of(body)
+        self.messages = messages_for(body.messages)
+        await self.answer.begin([self.messages], body.n or 1, self._settings)
+        read_as = reply_format(self.served, self.choice)
+        self.replies = [
+            ChatReply(read_as, request_id=f"{self.id}-{number}", tools=self.tools, begun=writing.rendered)
+            for number, writing in enumerate(self.answer.writings)
+        ]
 
     def ignored(self) -> list[str]:
         return ignored_fields(self.body)
@@ -41,15 +52,14 @@ class Chat(Job[ChatRequest]):
             given["logprobs"] = body.top_logprobs or 0
         if variables := variables_for(body.chat_template_kwargs, body.reasoning_effort, self.tools):
             given["chat_template_kwargs"] = variables
-        return form_settings(self.served, given, tools=self.tools, choice=choice_of(body), form=body.response_format)
-
-    def _reply(self, number: int) -> Reply:
-        read = self.answer.writings[number]
-        return Reply(
-            format_of(self.served.vocabulary),
-            request_id=f"{self.id}-{number}",
+        return form_settings(
+            self.served,
+            given,
             tools=self.tools,
-            begun=read.rendered,
+            choice=self.choice,
+            form=body.response_format,
+            structured=body.structured_outputs,
+            begun=self.served.begun(self.messages, variables),
         )
 
     @property
@@ -70,7 +80,7 @@ class Chat(Job[ChatRequest]):
         choices = [self._choice(number, reply) for number, reply in enumerate(self.replies)]
         return {"id": self.id, "object": WHOLE, **self.answer.about(), "choices": choices, **self.numbers()}
 
-    def _choice(self, number: int, reply: Reply) -> dict[str, Any]:
+    def _choice(self, number: int, reply: ChatReply) -> dict[str, Any]:
         result = self.answer.results[number]
         found = {
             "index": number,

@@ -10,6 +10,7 @@ from paceline.api.piece import Piece
 from paceline.api.settings import Options
 from paceline.integrations.server.chat import as_piece
 from paceline.integrations.server.errors import ApiError
+from paceline.integrations.server.forms import form_settings
 from paceline.integrations.server.job import Job
 from paceline.integrations.server.requests import CompletionRequest
 from paceline.integrations.server.sse import DONE, frame
@@ -50,7 +51,8 @@ class Completion(Job[CompletionRequest]):
         given = settings_of(self.body, self.served, self.limits, most=most, seed=self.seed)
         if self.body.logprobs is not None:
             given["logprobs"] = self.body.logprobs
-        return given
+        body = self.body
+        return form_settings(self.served, given, form=body.response_format, structured=body.structured_outputs)
 
     def _echo(self, number: int) -> str:
         if not self.body.echo:

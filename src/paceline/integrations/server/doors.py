@@ -11,7 +11,7 @@ import hmac
 import ipaddress
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,8 +23,8 @@ from paceline.integrations.server.job import ID_HEADER, REQUEST_ID
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY = frozenset({"0.0.0.0", "::", ""})
 """Hosts that mean all addresses of this machine."""
-OPEN = frozenset({"/health", "/"})
-"""Paths that need no key; those of the page's files besides."""
+OPEN = "/health", "/", "/page/"
+"""Paths that need no key, and beginnings of such paths: the page asks for the key itself."""
 ALLOWED_HEADERS = "authorization, content-type, x-request-id"
 
 
@@ -39,7 +39,11 @@ class Doors:
     """Digests of the keys; none where no key is needed."""
     origins: Collection[str] = ()
     """Sites whose pages may ask; ``*`` for all."""
-    open_paths: Collection[str] = field(default=OPEN)
+
+    @staticmethod
+    def is_open(path: str) -> bool:
+        """Whether a path needs no key."""
+        return path in OPEN or path.startswith(OPEN[-1])
 
     def knows_host(self, given: str) -> bool:
         """Whether a request's Host is this server."""
@@ -118,7 +122,7 @@ class Guard:
         if origin is not None and not doors.allows(origin, host):
             said = f"pages of {origin[:80]!r} may not ask this server; --cors names sites that may"
             return ApiError(said, status=403, code="unknown_origin")
-        if scope["method"] == "OPTIONS" or not doors.keys or scope["path"] in doors.open_paths:
+        if scope["method"] == "OPTIONS" or not doors.keys or doors.is_open(scope["path"]):
             return None
         if doors.knows_key(headers.get("authorization", "")):
             return None

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from paceline.api.settings import Options
+from paceline.grammar import Grammar
 from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.models import Served
-from paceline.integrations.server.requests import ChatRequest, Format, Json, ToolChoice
+from paceline.integrations.server.replies import ReplyFormat, format_of
+from paceline.integrations.server.requests import ChatRequest, Format, Json, Structured, ToolChoice
 
+NAMED = "function:"
+"""Before the name of the function that must be called."""
+TAGGED, TAGS = "tagged", ("<tool_call>", "</tool_call>")
+"""The format of calls that most families write, and its markers."""
 ROLES = {"developer": "system"}
 """Roles that templates do not know -> those that they do."""
 
@@ -60,7 +67,7 @@ def variables_for(given: Mapping[str, Any] | None, effort: str | None, tools: Se
 def choice_of(body: ChatRequest) -> str | None:
     """Whether a function must be called: ``required``, or its name behind ``function:``."""
     choice = body.tool_choice
-    return f"function:{choice.function.name}" if isinstance(choice, ToolChoice) else choice
+    return f"{NAMED}{choice.function.name}" if isinstance(choice, ToolChoice) else choice
 
 
 def form_settings(
@@ -70,11 +77,113 @@ def form_settings(
     tools: Sequence[Json] = (),
     choice: str | None = None,
     form: Format | None = None,
+    structured: Structured | None = None,
+    begun: str = "",
 ) -> Options:
-    """The settings with the form that the reply must have."""
+    """The settings with the form that the reply must have. ``begun`` is the end of the prompt, which may have opened
+    the reasoning: that stays free, and the form is that of what follows."""
     if not served.vocabulary.has_template:
         if tools:
             said = f"{served.name} has no chat template, so it cannot call tools; leave tools out"
             raise ApiError(said, param="tools", code="unsupported")
         given.pop("chat_template_kwargs", None)
+    if (grammar := grammar_of(tools, choice, form, structured, reply_format(served, choice))) is not None:
+        if given.get("ignore_eos"):
+            raise ApiError("a form and ignore_eos exclude each other; leave one out", param="ignore_eos")
+        marker = reasoning_end(served, begun)
+        given["grammar"] = grammar if marker is None else replace(grammar, after=marker)
     return given
+
+
+def forces_call(choice: str | None) -> bool:
+    """Whether the reply must be a call."""
+    return choice == "required" or (choice or "").startswith(NAMED)
+
+
+def reply_format(served: Served, choice: str | None) -> ReplyFormat:
+    """How the reply is read. A call that is forced is written as JSON, with the markers of the model's family where
+    these are text."""
+    own = format_of(served.vocabulary)
+    if not forces_call(choice) or (own.name == TAGGED and TAGS[0] not in special_names(served)):
+        return own
+    return replace(format_of(served.vocabulary, "llama"), reasoning=own.reasoning)
+
+
+def special_names(served: Served) -> set[str]:
+    """The names of special tokens, which no grammar can name."""
+    vocabulary = served.vocabulary
+    return {vocabulary.token_bytes(token).decode(errors="replace") for token in vocabulary.specials}
+
+
+def reasoning_end(served: Served, begun: str) -> str | None:
+    """The marker that ends the reasoning which a prompt has opened; None where it has opened none."""
+    markers = format_of(served.vocabulary).reasoning
+    return markers[1] if markers and begun.rstrip().endswith(markers[0].rstrip()) else None
+
+
+def grammar_of(
+    tools: Sequence[Json],
+    choice: str | None,
+    form: Format | None,
+    structured: Structured | None,
+    format: ReplyFormat,
+) -> Grammar | None:
+    """The grammar of a reply; None where its form is free."""
+    if forces_call(choice):
+        return _call_grammar(tools, choice or "", tagged=format.name == TAGGED)
+    if structured is not None:
+        return _structured(structured)
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return Grammar.json_object() if form.schema_ is None else Grammar.json_schema(form.schema_)
+    if form.type != "json_schema":
+        said = f"response_format is text, json_object or json_schema, not {form.type[:40]!r}"
+        raise ApiError(said, param="response_format")
+    schema = (form.json_schema or {}).get("schema", form.schema_)
+    if schema is None:
+        raise ApiError("response_format has no json_schema.schema; give one", param="response_format")
+    return Grammar.json_schema(schema)
+
+
+def _structured(given: Structured) -> Grammar:
+    """vLLM's ``structured_outputs``."""
+    if given.json_ is not None:
+        return Grammar.json_schema(given.json_)
+    if given.regex is not None:
+        return Grammar.regex(given.regex)
+    if given.choice is not None:
+        return Grammar.choice(given.choice)
+    if given.grammar is not None:
+        return Grammar.gbnf(given.grammar) if "::=" in given.grammar else Grammar.lark(given.grammar)
+    if given.json_object:
+        return Grammar.json_object()
+    said = "structured_outputs names no form; give one of json, regex, choice, grammar and json_object"
+    raise ApiError(said, param="structured_outputs")
+
+
+def _call_grammar(tools: Sequence[Json], choice: str, *, tagged: bool) -> Grammar:
+    """The grammar of a reply that must be a call."""
+    name = choice.removeprefix(NAMED) if choice.startswith(NAMED) else None
+    functions = [tool["function"] for tool in tools if name in (None, tool["function"]["name"])]
+    if not functions:
+        missing = "tool_choice asks for a call, and there are no tools"
+        said = missing if name is None else f"tool_choice names {name!r}, which is none of the tools"
+        raise ApiError(said, param="tool_choice")
+    call = {"anyOf": [_call_schema(function) for function in functions]}
+    if not tagged:
+        return Grammar.json_schema(call)
+    opening, close = json.dumps(TAGS[0] + "\n"), json.dumps("\n" + TAGS[1])
+    rules = f"start: {opening} call {close}\ncall: %json {json.dumps(call, ensure_ascii=False)}\n"
+    return Grammar.lark(rules)
+
+
+def _call_schema(function: Json) -> Json:
+    """The JSON of one call."""
+    arguments = function.get("parameters") or {"type": "object"}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function["name"]}, "arguments": arguments},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }

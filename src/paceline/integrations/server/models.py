@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from paceline import __version__
+from paceline.api.prompts import messages_of
 from paceline.integrations.server.errors import no_model
 from paceline.vocabulary import Vocabulary
 
@@ -52,7 +53,6 @@ class Served:
     serving: Serving
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Settings of `LanguageModel.generate` for what a request leaves out."""
-    limits: Limits = field(default_factory=Limits)
     drafts: Mapping[str, Any] = field(default_factory=dict)
     """Draft models that a request may name: their names, and what `draft_model` takes."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -70,6 +70,12 @@ class Served:
         target = self.lm.target
         identity = [target.fingerprint(), str(target.dtype), str(target.device).partition(":")[0], LAW]
         return f"fp_{hashlib.sha256('|'.join(identity).encode()).hexdigest()[:12]}"
+
+    def begun(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] | None = None) -> str:
+        """The text of a conversation up to the reply, where a chat template may have begun it."""
+        if not self.vocabulary.has_template:
+            return ""
+        return self.vocabulary.conversation(messages_of(messages), variables or {}) or ""
 
     def as_openai(self) -> dict[str, Any]:
         """An entry of ``/v1/models``."""
@@ -95,7 +101,6 @@ class Served:
             "draft_models": list(self.drafts),
             "chat_template": self.vocabulary.has_template,
             "context_length": self.lm.target.context_length,
-            "total_slots": self.limits.at_once,
             "system_fingerprint": self.system_fingerprint,
             "version": __version__,
         }

@@ -9,10 +9,10 @@ from typing import Any
 from paceline.api.piece import Piece
 from paceline.api.settings import Options
 from paceline.integrations.server.errors import ApiError
-from paceline.integrations.server.forms import form_settings, messages_for, variables_for
+from paceline.integrations.server.forms import NAMED, form_settings, messages_for, reply_format, variables_for
 from paceline.integrations.server.items import Event, Items
 from paceline.integrations.server.job import Job
-from paceline.integrations.server.replies import Reply, format_of
+from paceline.integrations.server.replies import ChatReply
 from paceline.integrations.server.requests import SIMPLE, Json, ResponseRequest
 from paceline.integrations.server.sse import frame
 from paceline.integrations.server.stored import Store
@@ -35,13 +35,10 @@ class Response(Job[ResponseRequest]):
         self.messages = [*before, *_messages(body.input)]
         self.tools = _tools(body)
         system = [{"role": "system", "content": body.instructions}] if body.instructions else []
-        await self.answer.begin([messages_for([*system, *self.messages])], 1, self._settings)
-        self.reply = Reply(
-            format_of(self.served.vocabulary),
-            request_id=self.id,
-            tools=self.tools,
-            begun=self.answer.writings[0].rendered,
-        )
+        self.choice, self.asked = _choice(body), messages_for([*system, *self.messages])
+        await self.answer.begin([self.asked], 1, self._settings)
+        read_as, begun = reply_format(self.served, self.choice), self.answer.writings[0].rendered
+        self.reply = ChatReply(read_as, request_id=self.id, tools=self.tools, begun=begun)
         self.items = Items(self.id)
 
     def ignored(self) -> list[str]:
@@ -56,8 +53,15 @@ class Response(Job[ResponseRequest]):
         effort = None if body.reasoning is None else body.reasoning.effort
         if variables := variables_for(body.chat_template_kwargs, effort, self.tools):
             given["chat_template_kwargs"] = variables
-        asked = None if body.text is None else body.text.format
-        return form_settings(self.served, given, tools=self.tools, choice=_choice(body), form=asked)
+        return form_settings(
+            self.served,
+            given,
+            tools=self.tools,
+            choice=self.choice,
+            form=None if body.text is None else body.text.format,
+            structured=body.structured_outputs,
+            begun=self.served.begun(self.asked, variables),
+        )
 
     @property
     def reasoning_tokens(self) -> int:  # type: ignore[override]
@@ -216,5 +220,5 @@ def _choice(body: ResponseRequest) -> str | None:
     """Whether a function must be called: ``required``, or its name behind a colon."""
     choice = body.tool_choice
     if isinstance(choice, Mapping):
-        return f"function:{choice.get('name')}"
+        return f"{NAMED}{choice.get('name')}"
     return choice
