@@ -36,6 +36,8 @@ class Answer:
         self.first: float | None = None
         """When the first tokens came."""
         self.ended: float | None = None
+        self._admitted = 0
+        """How many texts count for the limit of those that wait."""
         self._early = 0
         """Tokens that came with the first burst."""
 
@@ -47,8 +49,10 @@ class Answer:
             raise ApiError(f"n is at most {self.limits.samples} here, not {samples}", param="n")
         if count > self.limits.waiting:
             raise ApiError(f"a request has at most {self.limits.waiting} texts, not {count}", param="prompt")
-        if self.served.serving.waiting + count > self.limits.waiting:
-            raise busy(self.served.serving.waiting)
+        if self.served.texts + count > self.limits.at_once + self.limits.waiting:
+            raise busy(self.served.texts)
+        self._admitted = count
+        self.served.texts += count
         lm = self.served.lm
 
         def write(prompt: Prompt, number: int) -> Writing:
@@ -67,7 +71,10 @@ class Answer:
         self.tokens = [0] * len(self.writings)
 
     def close(self) -> None:
-        """End texts that were never begun. Those that were end with their readers."""
+        """Leave, and end texts that were never begun; those that were end with their readers. A second call changes
+        nothing."""
+        self.served.texts -= self._admitted
+        self._admitted = 0
         for writing in self.writings:
             if writing.session is None:
                 writing.end()

@@ -44,10 +44,10 @@ class ApiError(Exception):
         return JSONResponse(self.body(), self.status, self.headers)
 
 
-def busy(waiting: int) -> ApiError:
+def busy(texts: int) -> ApiError:
     """The answer where too many texts wait."""
     return ApiError(
-        f"{waiting} texts are waiting already; try again in a moment",
+        f"{texts} texts are being written or wait already; try again in a moment",
         status=429,
         kind=OVERLOADED,
         code="too_many_waiting",

@@ -16,7 +16,7 @@ from paceline.integrations.server.flows import unless_left
 from paceline.integrations.server.models import Limits, Models, Served
 from paceline.integrations.server.record import Recorder
 from paceline.integrations.server.requests import BodyT
-from paceline.integrations.server.sse import streamed
+from paceline.integrations.server.sse import EventStream
 from paceline.integrations.server.usage import numbers
 
 REQUEST_ID = re.compile(r"[\w.:-]{1,128}")
@@ -59,7 +59,7 @@ class Job(Generic[BodyT]):
         found = {ID_HEADER: self.request_id}
         if ignored := self.ignored():
             more = len(ignored) - NAMED
-            names = [re.sub(r"[^\w.-]", "?", name[:40]) for name in ignored[:NAMED]]
+            names = [re.sub(r"[^\w.-]", "?", name[:40], flags=re.ASCII) for name in ignored[:NAMED]]
             found[IGNORED_HEADER] = ", ".join(names) + (f" and {more} more" if more > 0 else "")
         return found
 
@@ -67,8 +67,12 @@ class Job(Generic[BodyT]):
         """The response. What is wrong with the request is raised before anything of the answer is sent."""
         await unless_left(self.request, self.begin())
         if self.streams:
-            return streamed(self.recorded(self.frames()), self.headers, self.limits.ping_seconds)
-        whole = await unless_left(self.request, self._whole())
+            frames, seconds = self.recorded(self.frames()), self.limits.ping_seconds
+            return EventStream(frames, self.headers, ping_seconds=seconds, ended=self.answer.close)
+        try:
+            whole = await unless_left(self.request, self._whole())
+        finally:
+            self.answer.close()
         return JSONResponse(whole, headers=self.headers)
 
     async def _whole(self) -> dict[str, Any]:

@@ -55,6 +55,8 @@ class Served:
     """Settings of `LanguageModel.generate` for what a request leaves out."""
     drafts: Mapping[str, Any] = field(default_factory=dict)
     """Draft models that a request may name: their names, and what `draft_model` takes."""
+    texts: int = 0
+    """Texts of requests that were admitted and have no complete answer yet."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from paceline.integrations.server.errors import api_error
 from paceline.integrations.server.flows import merged
@@ -47,7 +48,23 @@ async def with_errors(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[byt
             yield DONE
 
 
-def streamed(frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], seconds: float) -> StreamingResponse:
-    """The response that sends these frames."""
-    body = with_pings(with_errors(frames), seconds)
-    return StreamingResponse(body, media_type="text/event-stream", headers={**HEADERS, **headers})
+class EventStream(StreamingResponse):
+    """The response that sends frames. At its end ``ended`` is called, also if no frame was ever asked for."""
+
+    def __init__(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str],
+        *,
+        ping_seconds: float,
+        ended: Callable[[], None],
+    ) -> None:
+        body = with_pings(with_errors(frames), ping_seconds)
+        super().__init__(body, media_type="text/event-stream", headers={**HEADERS, **headers})
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()

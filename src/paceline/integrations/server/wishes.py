@@ -49,7 +49,7 @@ def settings_of(body: Writes, served: Served, limits: Limits, *, most: int | Non
     _refuse_unserved(body)
     given: dict[str, Any] = {**served.defaults}
     given.setdefault("temperature", served.lm.defaults.get("temperature", USUAL_TEMPERATURE))
-    given |= {name: value for name in SIMPLE if name != "seed" and (value := getattr(body, name)) not in (None, OFF)}
+    given |= {name: value for name in SIMPLE if name != "seed" and not _is_off(value := getattr(body, name))}
     given |= {name: _by_token(name, value) for name in BY_TOKEN if (value := getattr(body, name)) is not None}
     given["seed"] = seed
     given["max_new_tokens"] = _within(most, limits)
@@ -58,6 +58,11 @@ def settings_of(body: Writes, served: Served, limits: Limits, *, most: int | Non
     if body.prediction is not None:
         given["prediction"] = body.prediction.text
     return cast(Options, given)
+
+
+def _is_off(value: object) -> bool:
+    """Whether a setting was left out; -1 is how vLLM's clients leave a number of tokens out."""
+    return value is None or (type(value) is int and value == OFF)
 
 
 def ignored_fields(body: Writes) -> list[str]:
