@@ -255,7 +255,7 @@ def prompts_of(options: argparse.Namespace) -> dict[str, str]:
 # --- files ---
 
 INPUTS = (
-    *("model", "draft_model", "tokenizer", "method", "methods", "peers", "prompt_file", "prompts"),
+    *("model", "draft_model", "tokenizer", "method", "methods", "peers", "prompt_file", "prompts", "prediction"),
     *("suite", "text", "dict", "data", "runs", "trace", "files"),
 )
 """Options that name something to read, alone or within a spec."""
