@@ -96,21 +96,22 @@ def test_the_law_of_the_text_is_plains_as_a_fraction(rule: Rule, prediction: tup
     assert drafted > 0
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize(("rule", "temperature"), [(Rule.COUPLED, 0.0), (Rule.COUPLED, 0.8), (Rule.REJECTION, 0.8)])
 def test_a_text_of_a_model_alone_and_in_batches(lm: LanguageModel, temperature: float, rule: Rule) -> None:
-    how: dict[str, Any] = {"temperature": temperature, "seed": 5, "max_new_tokens": 40}
+    how: dict[str, Any] = {"temperature": temperature, "seed": 5, "max_new_tokens": 24}
     how["rule"] = rule
     plain = lm.generate(BEGIN, method="plain", **how)
-    how["planner"] = "fixed:16"
-    for prediction in (plain.text, plain.text.replace("the", "one"), "def f(x):\n", "Es war einmal", plain.tokens, ""):
+    how |= {"planner": "fixed:16", "method": "suffix"}  # which learns nothing that a second text would know
+    for prediction in (plain.text.replace("the", "one"), "Es war einmal\n", plain.tokens):
+        lm.forget()  # a round may end elsewhere if the prompt is read
         alone = lm.generate(BEGIN, prediction=prediction, **how)
+        lm.forget()
         [[one], _] = lm.generate_batch([BEGIN, "The"], prediction=prediction, **how)
         assert alone.tokens == one.tokens == plain.tokens
         if rule is Rule.COUPLED:
             names = (ACCEPTED.name, REJECTED.name)
             assert [alone.totals.counts[name] for name in names] == [one.totals.counts[name] for name in names]
-    assert lm.generate(BEGIN, prediction=plain.text, **how).totals.counts[ACCEPTED.name] > 30
+    assert lm.generate(BEGIN, prediction=plain.text, **how).totals.counts[ACCEPTED.name] > 20
 
 
 def test_beside_a_draft_model(lm: LanguageModel) -> None:
