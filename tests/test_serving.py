@@ -255,7 +255,9 @@ def test_the_rows_that_fit_come_from_the_free_memory() -> None:
     target = loaded("int8").target
     rows, size, free = rows_that_fit(target, 16), target.row_bytes(), target.free_memory()
     assert None not in (rows, size, free)
-    assert rows and size and free
+    assert rows
+    assert size
+    assert free
     assert 0.2 * free < rows * size < 0.6 * free
     assert rows_that_fit(tabled(), 16) is None
 

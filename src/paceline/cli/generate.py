@@ -37,6 +37,8 @@ ENDS = {
     "context": "the model's context is full",
 }
 """Why a text ended, if neither at its length nor at an end-of-text token."""
+UNSHOWN = ("method", "logprobs", "prediction")
+"""Settings that a page does not list."""
 
 
 def add(commands: Subparsers) -> None:
@@ -54,6 +56,8 @@ def add(commands: Subparsers) -> None:
     )
     parser.argument("prompt", "PROMPT", "the prompt; - reads standard input", utf8, nargs="?")
     parser.argument("--prompt-file", "FILE", "read the prompt from a UTF-8 file or pipe", Path)
+    text = "a UTF-8 file that the text will probably follow, such as one before its edit: drafts come from it, too"
+    parser.argument("--prediction", "FILE", text, Path)
     parser.flag("--chat", "the prompt is a user's message: it goes through the model's chat template")
     parser.argument("--system", "TEXT", "the system message, before the prompt; needs --chat", utf8)
     parser.add_model()
@@ -80,6 +84,8 @@ def run(options: argparse.Namespace) -> int:
     check_output(options.html, inputs_of(options))
     prompt = read_prompt(options.prompt, options.prompt_file)
     settings = writing_settings(options)
+    if options.prediction is not None:
+        settings["prediction"] = read_prompt(None, options.prediction)
     _check_json(options)
     if options.json_schema is not None:
         settings["grammar"] = _grammar(options.json_schema)
@@ -101,9 +107,13 @@ def run(options: argparse.Namespace) -> int:
         texts = lm.sample(asked, n=options.samples, **settings)
         _print_all(texts, prompt, options)
     if options.html:
+<<<<<<< HEAD
         given = {
             name.replace("_", " "): settings[name] for name in settings if name not in ("method", "logprobs", "grammar")
         }
+=======
+        given = {name.replace("_", " "): settings[name] for name in settings if name not in UNSHOWN}
+>>>>>>> 1ef6a2ba3d1b83bad7f37251415c43c8c6f1746e
         facts = describe(lm) | {"method": how.spec} | given
         _write_page(options.html, [_picture(text, prompt, facts) for text in texts])
     if options.verbose:

@@ -22,6 +22,7 @@ from paceline.drafters.counters import NOTHING_COUNTED, Counter, Tally
 from paceline.drafters.endings import Endings
 from paceline.drafters.votes import LONGEST
 from paceline.tree import EMPTY, ROOT, DraftTree
+from paceline.verify import Verdict
 
 ACCEPTED = Counter("accepted_prediction_tokens", "tokens of the text that were drafted from its prediction")
 REJECTED = Counter("rejected_prediction_tokens", "tokens that were drafted from the prediction and not taken")
@@ -200,29 +201,25 @@ class Following:
         self.drafted = tree.built() if tree.tokens else None
         return EMPTY if self.drafted is None else self.drafted
 
-    def count(self, tokens: Sequence[int], parents: Sequence[int], emitted: Sequence[int]) -> None:
-        """Count a round: the rows that were scored, the root's first, and the tokens that it emitted."""
+    def count(self, tokens: Sequence[int], parents: Sequence[int], verdict: Verdict) -> None:
+        """Count a round by the rows that were scored, the root's first. A probe node may be a second row of a path."""
         own, self.drafted = self.drafted, None
-        if own is None or not emitted:
+        if own is None or not verdict.tokens:
             return
-        paths = {(parent, token): node for node, (parent, token) in enumerate(_edges(own))}
-        ours, sent, children = {0: ROOT}, 0, dict[tuple[int, int], int]()
+        edges = zip(own.parents.tolist(), own.tokens.tolist(), strict=True)
+        children = {edge: node for node, edge in enumerate(edges)}
+        nodes: dict[int, int] = {0: ROOT}
         for row in range(1, len(tokens)):
-            above = ours.get(parents[row])
-            node = None if above is None else paths.get((above, tokens[row]))
-            if node is not None and (parents[row], tokens[row]) not in children:
-                ours[row], children[parents[row], tokens[row]], sent = node, row, sent + 1
-        row, taken = 0, 0
-        for token in emitted:
-            if (below := children.get((row, token))) is None:
+            if parents[row] in nodes and (edge := (nodes[parents[row]], tokens[row])) in children:
+                nodes[row] = children[edge]
+        sent, node, taken = set(nodes.values()), ROOT, 0
+        for token in verdict.tokens[: verdict.accepted]:
+            node = children.get((node, token), len(own))
+            if node not in sent:
                 break
-            row, taken = below, taken + 1
+            taken += 1
         self.tally.add(ACCEPTED, taken)
-        self.tally.add(REJECTED, sent - taken)
-
-
-def _edges(tree: DraftTree) -> list[tuple[int, int]]:
-    return list(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
+        self.tally.add(REJECTED, len(sent) - 1 - taken)
 
 
 class _Growing:
@@ -316,7 +313,7 @@ class Prediction(Drafter):
             if state is not None:
                 state.catch_up()
                 if state.drafted is not None:
-                    state.count(scores.tokens.tolist(), scores.parents.tolist(), verdict.tokens)
+                    state.count(scores.tokens.tolist(), scores.parents.tolist(), verdict)
 
     def counts(self, state: Following | None) -> Mapping[str, float]:
         return NOTHING_COUNTED if state is None else state.tally.take()

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
+from paceline.api.settings import Options
 from paceline.errors import InputError, PacelineError
 
 LOG = logging.getLogger("paceline.server")
@@ -60,15 +61,15 @@ def no_model(name: str, known: list[str]) -> ApiError:
     return ApiError(said, status=404, param="model", code="model_not_found")
 
 
-def api_error(error: BaseException, fields: Mapping[str, Any] | None = None) -> ApiError:
-    """Any exception as what a client is told; ``fields`` are the names that a request may have."""
+def api_error(error: BaseException) -> ApiError:
+    """Any exception as what a client is told. Sentences about a setting begin with its name."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValidationError):
         return _of_validation(error)
     if isinstance(error, InputError):
         first = str(error).split(" ", 1)[0].strip("'\"")
-        return ApiError(str(error), param=first if fields and first in fields else None)
+        return ApiError(str(error), param=first if first in Options.__annotations__ else None)
     number = uuid.uuid4().hex[:12]
     LOG.error("error %s", number, exc_info=error)
     if isinstance(error, PacelineError):
