@@ -37,7 +37,7 @@ ENDS = {
     "context": "the model's context is full",
 }
 """Why a text ended, if neither at its length nor at an end-of-text token."""
-UNSHOWN = ("method", "logprobs", "prediction")
+UNSHOWN = ("method", "logprobs", "prediction", "grammar")
 """Settings that a page does not list."""
 
 
@@ -107,13 +107,7 @@ def run(options: argparse.Namespace) -> int:
         texts = lm.sample(asked, n=options.samples, **settings)
         _print_all(texts, prompt, options)
     if options.html:
-<<<<<<< HEAD
-        given = {
-            name.replace("_", " "): settings[name] for name in settings if name not in ("method", "logprobs", "grammar")
-        }
-=======
         given = {name.replace("_", " "): settings[name] for name in settings if name not in UNSHOWN}
->>>>>>> 1ef6a2ba3d1b83bad7f37251415c43c8c6f1746e
         facts = describe(lm) | {"method": how.spec} | given
         _write_page(options.html, [_picture(text, prompt, facts) for text in texts])
     if options.verbose:

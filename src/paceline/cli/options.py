@@ -255,11 +255,8 @@ def prompts_of(options: argparse.Namespace) -> dict[str, str]:
 # --- files ---
 
 INPUTS = (
-<<<<<<< HEAD
-    *("model", "draft_model", "tokenizer", "method", "methods", "peers", "prompt_file", "prompts", "json_schema"),
-=======
     *("model", "draft_model", "tokenizer", "method", "methods", "peers", "prompt_file", "prompts", "prediction"),
->>>>>>> 1ef6a2ba3d1b83bad7f37251415c43c8c6f1746e
+    "json_schema",
     *("suite", "text", "dict", "data", "runs", "trace", "files"),
 )
 """Options that name something to read, alone or within a spec."""
