@@ -454,7 +454,7 @@ ROOM_LINES = {
         "engine": 1900,
         "api": 2350,
         "testing": 300,
-        "integrations": 2050,
+        "integrations": 3300,
         "cli": 2100,
     },
     "paceline_lab": {

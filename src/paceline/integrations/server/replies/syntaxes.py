@@ -118,8 +118,11 @@ def mistral(cursor: Cursor, tools: Tools) -> Calls:
             raise Malformed("no call")
         return [requested(value) for value in values]
     name = yield from cursor.word()
+    yield from cursor.skips_spaces()
     if (yield from cursor.takes("[CALL_ID]")):
+        yield from cursor.skips_spaces()
         yield from cursor.word()
+        yield from cursor.skips_spaces()
     yield from cursor.takes("[ARGS]")
     yield from cursor.skips_spaces()
     return [request(name, (yield from cursor.json()))]
