@@ -72,13 +72,14 @@ HERMES = (
 )
 UNCLOSED = '<tool_call>{"name": "weather", "arguments": {"city": "Par'
 DEEPSEEK = (
-    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n%s\n```<｜tool▁call▁end｜>\n"
+    f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{W}\n```<｜tool▁call▁end｜>\n"
     "<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
-) % W
+)
 KIMI = (
-    "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>%s<|tool_call_end|>"
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+    f"{W}<|tool_call_end|>"
     "<|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
-) % W
+)
 GEMMA = (
     '<|tool_call>call:weather{city:<|"|>Łódź "}]{[ x:y 🚴🏽<|"|>,days:3,places:[{a:[1,2.5]},null]}<tool_call|>'
     "<|tool_call>call:now{}<tool_call|>"
@@ -223,8 +224,13 @@ def _vocabulary(tokenizer: str, format: str, how: str) -> Vocabulary:
 
 def is_spoken(vocabulary: Vocabulary, format: str, text: str) -> bool:
     """Whether the text of pieces has all that the text has: no special tokens but markers of the format."""
-    names = (vocabulary.backend.id_to_token(token) for token in vocabulary.specials)
-    return not any(name in text for name in names if not any(name in one for one in FORMATS[format].markers or ()))
+    added = {number: one.content for number, one in vocabulary.backend.get_added_tokens_decoder().items()}
+    for token, name in added.items():
+        known = any(name in one for one in FORMATS[format].markers or ())
+        told = known if token in vocabulary.specials else vocabulary.token_bytes(token).decode() == name
+        if name in text and not told:
+            return False
+    return True
 
 
 def continued(vocabulary: Vocabulary, text: str) -> list[int]:
@@ -287,7 +293,8 @@ def added_up(deltas: Iterable[Delta]) -> tuple[str, str, list[tuple[str, str]]]:
             case "reasoning":
                 reasoning += delta.text
             case "call":
-                assert delta.index == len(names) and re.fullmatch("call_[0-9a-f]{24}", delta.id)
+                assert delta.index == len(names)
+                assert re.fullmatch("call_[0-9a-f]{24}", delta.id)
                 names[delta.index] = delta.name
             case "arguments":
                 arguments[delta.index] = arguments.get(delta.index, "") + delta.text

@@ -115,10 +115,8 @@ def test_nothing_is_lost_or_said_twice(name: str) -> None:
         reply, _ = of_text(format, case.text, begun=case.begun)
         kept = sum(not char.isspace() for char in reply.content + reply.reasoning)
         whole = sum(not char.isspace() for char in case.text)
-        assert (
-            kept == whole
-            or (kept < whole
-            and (reply.calls or reply.reasoning or name == "harmony" or "<think>" in case.text))
+        assert kept == whole or (
+            kept < whole and (reply.calls or reply.reasoning or name == "harmony" or "<think>" in case.text)
         )
 
 
@@ -140,7 +138,7 @@ def test_random_texts_have_the_message_of_a_slow_parser() -> None:
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_special_tokens_stand_where_their_text_ends(tokenizer: str) -> None:
-    """Text waits while it may begin a stop string or a character, and a special token behind it does not overtake it."""
+    """Text waits while it may begin a stop string or a character; a special token behind it does not overtake it."""
     for sentence in TEXTS[:5]:
         words = vocabulary(tokenizer, "tagged", "special")
         text = f"<think>{sentence}</think>{sentence} {GLM}"
