@@ -8,7 +8,9 @@ from paceline.integrations.server.replies.formats import FORMATS, ReplyFormat, f
 from paceline.integrations.server.replies.message import Delta, ToolCall
 from paceline.integrations.server.replies.reply import ChatReply
 
-Reply, Call = ChatReply, ToolCall
-"""Short names: of classes, both are taken by another room."""
+Reply = ChatReply
+"""A short name: as a class's own, another room has it."""
+Call = ToolCall
+"""A short name, too."""
 
 __all__ = ["FORMATS", "Call", "ChatReply", "Delta", "Reply", "ReplyFormat", "ToolCall", "format_of"]

@@ -36,7 +36,7 @@ class ToolCall:
     """JSON text of an object."""
 
 
-class Request(NamedTuple):
+class RequestedCall(NamedTuple):
     """A call as it is read: its function and its arguments as JSON text."""
 
     name: str
@@ -73,7 +73,7 @@ class MessageBuilder:
             self.reasoning += text
             self._append("reasoning", text)
 
-    def add_call(self, request: Request) -> None:
+    def add_call(self, request: RequestedCall) -> None:
         """Add a call that is certain."""
         self.strips = True
         index = len(self.calls)

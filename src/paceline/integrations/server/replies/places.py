@@ -22,7 +22,7 @@ class SpecialNames:
         self._names = {
             token: name
             for token in vocabulary.specials
-            if (name := vocabulary.token_bytes(token).decode(errors="replace"))
+            if (name := str(vocabulary.backend.id_to_token(token)))
             and (wanted is None or any(name in one for one in wanted))
         }
         self._text = Detokenizer(vocabulary, prefix=vocabulary.encode("a", add_special=False)[-1:].tolist())

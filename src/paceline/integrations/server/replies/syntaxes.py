@@ -11,10 +11,10 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from paceline.integrations.server.replies.cursor import NAME_LENGTH, Cursor, Malformed
-from paceline.integrations.server.replies.message import Request
+from paceline.integrations.server.replies.message import RequestedCall
 from paceline.integrations.server.replies.values import Tools, request, requested, typed
 
-Calls = Generator[None, None, list[Request]]
+Calls = Generator[None, None, list[RequestedCall]]
 Parser = Callable[[Cursor, Tools], Calls]
 
 
@@ -60,7 +60,7 @@ def _closes(cursor: Cursor, close: str, again: str) -> Generator[None, None, Non
     raise Malformed(f"no {close} here")
 
 
-def _function_tags(cursor: Cursor, tools: Tools) -> Generator[None, None, Request]:
+def _function_tags(cursor: Cursor, tools: Tools) -> Generator[None, None, RequestedCall]:
     name = (yield from cursor.until(">", within=NAME_LENGTH)).strip()
     yield from cursor.expects(">")
     written = dict[str, str]()
@@ -76,7 +76,7 @@ def _function_tags(cursor: Cursor, tools: Tools) -> Generator[None, None, Reques
         written[key] = value.removeprefix("\n").removesuffix("\n")
 
 
-def _key_tags(cursor: Cursor, tools: Tools) -> Generator[None, None, Request]:
+def _key_tags(cursor: Cursor, tools: Tools) -> Generator[None, None, RequestedCall]:
     name = yield from cursor.word()
     written = dict[str, str]()
     while True:
@@ -96,7 +96,7 @@ def _key_tags(cursor: Cursor, tools: Tools) -> Generator[None, None, Request]:
 def llama(cursor: Cursor, tools: Tools) -> Calls:
     """JSON objects, with `;` between them, that are the whole reply. Replies may be JSON without being calls, so the
     function must be one of the request's."""
-    calls = list[Request]()
+    calls = list[RequestedCall]()
     while True:
         yield from cursor.skips_spaces()
         value = yield from cursor.json()
@@ -118,8 +118,11 @@ def mistral(cursor: Cursor, tools: Tools) -> Calls:
             raise Malformed("no call")
         return [requested(value) for value in values]
     name = yield from cursor.word()
+    yield from cursor.skips_spaces()
     if (yield from cursor.takes("[CALL_ID]")):
+        yield from cursor.skips_spaces()
         yield from cursor.word()
+        yield from cursor.skips_spaces()
     yield from cursor.takes("[ARGS]")
     yield from cursor.skips_spaces()
     return [request(name, (yield from cursor.json()))]

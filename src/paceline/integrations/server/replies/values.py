@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paceline.integrations.server.replies.cursor import Malformed
-from paceline.integrations.server.replies.message import Request
+from paceline.integrations.server.replies.message import RequestedCall
 
 Tools = Mapping[str, Mapping[str, Any]]
 """The functions that a request offers: the schemas of their parameters, by the function's name and the parameter's."""
@@ -25,7 +25,7 @@ def _properties(parameters: Any) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def request(name: Any, arguments: Any) -> Request:
+def request(name: Any, arguments: Any) -> RequestedCall:
     """A call of a function. The arguments are an object, or JSON text of one."""
     if not isinstance(name, str) or not name:
         raise Malformed("a call without a name")
@@ -41,10 +41,10 @@ def request(name: Any, arguments: Any) -> Request:
     except ValueError:
         raise Malformed("a number that JSON has not") from None
     halves = any("\ud800" <= character <= "\udfff" for character in text)
-    return Request(name, json.dumps(arguments) if halves else text)
+    return RequestedCall(name, json.dumps(arguments) if halves else text)
 
 
-def requested(value: Any) -> Request:
+def requested(value: Any) -> RequestedCall:
     """A call that is an object with the function's name and its arguments, which some models name parameters."""
     if not isinstance(value, dict):
         raise Malformed("a call that is no object")
