@@ -98,7 +98,7 @@ class LLGuidanceMatcher:
 
     def _checked(self, found: Any) -> Any:
         if self._matcher.is_error():
-            if self._matcher.stop_reason().startswith("NoExtension"):
+            if self._matcher.get_error().startswith("NoExtension"):
                 raise InputError(STUCK)
             raise InputError(f"the grammar is too complex to go on with: {_short(self._matcher.get_error())}")
         return found
