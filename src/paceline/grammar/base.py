@@ -24,6 +24,8 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Layouts of JSON, as llguidance takes them."""
 
+STUCK = "no token of the model's vocabulary can go on with the grammar here; change the grammar"
+
 
 @dataclass(frozen=True)
 class Grammar:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import InputError
-from paceline.grammar.base import Grammar, Matcher
+from paceline.grammar.base import STUCK, Grammar, Matcher
 from paceline.grammar.llguidance import compiled
 from paceline.vocabulary import Vocabulary
 
@@ -89,7 +89,7 @@ class TextMatcher:
             ending = self._matcher.accepting
         allowed[[token for token in self._ends if token < width]] = ending
         if not allowed.any():
-            raise InputError("no token of the model's vocabulary can go on with the grammar here; change the grammar")
+            raise InputError(STUCK)
         return allowed
 
     def _back(self, length: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import InputError, need
-from paceline.grammar.base import CHOICE, GBNF, JSON, LAYOUTS, REGEX, Grammar
+from paceline.grammar.base import CHOICE, GBNF, JSON, LAYOUTS, REGEX, STUCK, Grammar
 from paceline.vocabulary import Vocabulary
 
 need("llguidance", "a grammar", "grammar")
@@ -98,6 +98,8 @@ class LLGuidanceMatcher:
 
     def _checked(self, found: Any) -> Any:
         if self._matcher.is_error():
+            if self._matcher.get_error().startswith("NoExtension"):
+                raise InputError(STUCK)
             raise InputError(f"the grammar is too complex to go on with: {_short(self._matcher.get_error())}")
         return found
 
@@ -151,7 +153,7 @@ class _Tokens:
 
 
 def _short(reason: str) -> str:
-    said = " ".join(reason.split())
+    said = " ".join(reason.partition("<state>")[0].split())
     return said if len(said) <= REASON else f"{said[:REASON]}..."
 
 
