@@ -22,8 +22,15 @@ FLAGS = (
 )
 START_SECONDS = 60
 KEYS = {
-    **{"Tab": "\ue004", "Enter": "\ue007", "Shift": "\ue008", "Escape": "\ue00c", "Space": " "},
-    **{"ArrowLeft": "\ue012", "ArrowRight": "\ue014", "ArrowDown": "\ue015", "Home": "\ue011"},
+    "Tab": "\ue004",
+    "Enter": "\ue007",
+    "Shift": "\ue008",
+    "Escape": "\ue00c",
+    "Space": " ",
+    "ArrowLeft": "\ue012",
+    "ArrowRight": "\ue014",
+    "ArrowDown": "\ue015",
+    "Home": "\ue011",
 }
 """Keys without a character, as WebDriver spells them."""
 

@@ -81,7 +81,9 @@ class Script:
         begun = time.perf_counter()
         for number, burst in enumerate([] if self.deltas else text):
             if number == self.break_after:
-                yield _event({"error": {"message": "The model ran out of memory.", "type": "server_error", "code": 500}})
+                yield _event(
+                    {"error": {"message": "The model ran out of memory.", "type": "server_error", "code": 500}}
+                )
                 return
             yield _chunk({"content": "".join(piece["text"] for piece in burst)}, burst)
             await asyncio.sleep(self.seconds_a_round)
@@ -97,9 +99,13 @@ def _last(text: list[Burst], seconds: float) -> dict[str, Any]:
     tokens = [piece for burst in text for piece in burst]
     accepted = sum(bool(piece["source"]) for piece in tokens)
     timings = {
-        **{"prompt_n": 9, "prompt_ms": 12.0, "predicted_n": len(tokens), "predicted_ms": 1000 * seconds},
+        "prompt_n": 9,
+        "prompt_ms": 12.0,
+        "predicted_n": len(tokens),
+        "predicted_ms": 1000 * seconds,
         "predicted_per_second": len(tokens) / seconds,
-        **{"draft_n": 2 * accepted, "draft_n_accepted": accepted},
+        "draft_n": 2 * accepted,
+        "draft_n_accepted": accepted,
     }
     usage = {"prompt_tokens": 9, "completion_tokens": len(tokens), "total_tokens": 9 + len(tokens)}
     steps = {"mean_acceptance_length": len(tokens) / max(1, len(text)), "num_spec_steps": len(text)}
