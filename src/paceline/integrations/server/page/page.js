@@ -65,9 +65,10 @@ function submit() {
 // --- the chat ---
 
 async function send(text, signal) {
+  const here = chat; // another may be opened before the answer ends
   by("empty").hidden = true;
   const question = drawQuestion(text);
-  const before = chat.messages.map(({ role, content }) => ({ role, content })).filter((one) => one.content);
+  const before = here.messages.map(({ role, content }) => ({ role, content })).filter((one) => one.content);
   const request = { ...requestOf([...before, { role: "user", content: text }]), ...drafting() };
   const answer = new Answer(request.model);
   const shown = new AnswerView(answer, showFigures);
@@ -85,8 +86,8 @@ async function send(text, signal) {
     problem = caught;
     answer.close(caught.name === "AbortError" ? "stopped" : "failed");
   }
-  if (problem && !answer.cells.length && !answer.tools.length) takeBack(text, question, shown.item);
-  else keep(text, answer, shown);
+  if (problem && !answer.cells.length && !answer.tools.length) here === chat && takeBack(text, question, shown.item);
+  else if (!here.gone) keep(here, text, answer, shown);
   if (problem) failed(problem);
 }
 
@@ -100,13 +101,14 @@ function takeBack(text, question, item) {
   by("said").textContent = "";
 }
 
-function keep(text, answer, shown) {
+function keep(here, text, answer, shown) {
+  here.title ||= text.trim().slice(0, TITLE);
+  here.messages.push({ role: "user", content: text });
+  here.messages.push({ role: "assistant", content: answer.text(), answer: answer.stored() });
+  store.saveChat(here);
+  if (here !== chat) return listChats();
   shown.sync();
   showFigures(answer);
-  chat.title ||= text.trim().slice(0, TITLE);
-  chat.messages.push({ role: "user", content: text });
-  chat.messages.push({ role: "assistant", content: answer.text(), answer: answer.stored() });
-  store.saveChat(chat);
   listChats();
   const found = answer.figures();
   const speed = found.speed ? `, ${number(found.speed, 1)} per second` : "";
@@ -136,7 +138,10 @@ function listChats() {
     open.addEventListener("click", () => openChat(structuredClone(one)));
     drop.addEventListener("click", () => {
       store.dropChat(one.id);
-      if (one.id === chat.id) openChat(store.newChat());
+      if (one.id === chat.id) {
+        chat.gone = true;
+        openChat(store.newChat());
+      }
       listChats();
       by("new-button").focus();
     });
@@ -219,6 +224,7 @@ function bind() {
     submit();
   });
   prompt.addEventListener("input", grow);
+  addEventListener("resize", grow);
   document.addEventListener("keydown", keys);
   by("stop-button").addEventListener("click", () => running?.abort());
   by("new-button").addEventListener("click", () => {
@@ -227,6 +233,7 @@ function bind() {
   });
   by("clear-button").addEventListener("click", () => {
     store.clearChats();
+    chat.gone = true;
     openChat(store.newChat());
     by("new-button").focus();
   });

@@ -2,8 +2,8 @@
 
 import { element, legend, look } from "./tokens.js";
 
-const MOST_BARS = 120;
-const HIGHEST = 40; // pixels of a bar
+const MOST_BARS = 40;
+const HIGHEST = 60; // pixels of a bar
 const by = (id) => document.getElementById(id);
 
 export const number = (value, digits) => (value === null || value === undefined ? "–" : value.toFixed(digits));

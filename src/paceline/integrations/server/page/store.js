@@ -25,16 +25,24 @@ export const saveSettings = () => write("localStorage", "settings", settings);
 export const key = () => read("sessionStorage", "key", "");
 export const saveKey = (value) => write("sessionStorage", "key", value);
 
-export let chats = read("localStorage", "chats", []);
-if (!Array.isArray(chats)) chats = [];
+export let chats = [];
+loadChats();
+
+/** Read again before each change: another tab may have changed them. */
+function loadChats() {
+  const found = read("localStorage", "chats", []);
+  chats = Array.isArray(found) ? found.filter((one) => Array.isArray(one?.messages)) : [];
+}
 
 /** The newest first. When the storage is full, the oldest chats go. */
 export function saveChat(chat) {
+  loadChats();
   chats = [chat, ...chats.filter((one) => one.id !== chat.id)].slice(0, MOST_CHATS);
   while (!write("localStorage", "chats", chats) && chats.length > 1) chats = chats.slice(0, -1);
 }
 
 export function dropChat(id) {
+  loadChats();
   chats = chats.filter((one) => one.id !== id);
   write("localStorage", "chats", chats);
 }
