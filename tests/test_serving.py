@@ -51,7 +51,11 @@ def tokens_of(pieces: list[Piece]) -> list[int]:
 
 
 def writing_threads() -> int:
-    return sum(thread.name.startswith(THREAD) for thread in threading.enumerate())
+    """Threads of texts that do not end by themselves."""
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
+    for thread in ours:
+        thread.join(SECONDS)
+    return sum(thread.is_alive() for thread in ours)
 
 
 # --- the same text, whatever happens ----------------------------------------------------------------------------
@@ -254,8 +258,9 @@ def test_a_text_that_needs_all_rows_is_refused_or_ends_there() -> None:
 def test_the_rows_that_fit_come_from_the_free_memory() -> None:
     target = loaded("int8").target
     rows, size, free = rows_that_fit(target, 16), target.row_bytes(), target.free_memory()
-    assert None not in (rows, size, free)
-    assert rows and size and free
+    assert size
+    assert rows
+    assert free
     assert 0.2 * free < rows * size < 0.6 * free
     assert rows_that_fit(tabled(), 16) is None
 
