@@ -1,6 +1,6 @@
 """Texts that event loops read: those of one model share a batch, which one thread writes while the loops go on.
 
-A text joins between two rounds, and leaves when it ends, fails or is left by its reader. `Schedule` says when. A text
+A text joins between two rounds, and leaves when it ends, fails or is left by its reader. `RowSchedule` says when. A text
 with `AHEAD` unread pieces is left out of the rounds until they are read: it keeps its KV rows, unless they are needed,
 and its seat is free for another text. The thread ends when no text can go on, and a new one begins when one can.
 """
@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from paceline.api.batch import TextBatch
-from paceline.api.schedule import Schedule, Stage
+from paceline.api.schedule import RowSchedule, Stage
 from paceline.errors import InputError
 from paceline.targets.lending import Tray
 
@@ -78,7 +78,7 @@ class StreamReader:
 class SharedBatch:
     """The batch of all texts of a model that event loops read. Several loops, each in its own thread, may read."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: RowSchedule) -> None:
         self.schedule = schedule
         self.closed = False
         self._tray = Tray[StreamReader | None](self._note)
@@ -126,7 +126,7 @@ class SharedBatch:
             if self.closed:
                 reader.writing.cancel()
                 return
-            self.schedule.limit(reader.writing)
+            self.schedule.bound(reader.writing)
             with self._joined(reader):
                 making.close()
                 try:
