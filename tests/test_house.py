@@ -472,7 +472,7 @@ ROOM_LINES = {
         "drafters": 8700,
         "planning": 2450,
         "engine": 1900,
-        "api": 2350,
+        "api": 2700,
         "testing": 300,
         "integrations": 5600,
         "cli": 2350,

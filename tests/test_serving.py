@@ -51,7 +51,11 @@ def tokens_of(pieces: list[Piece]) -> list[int]:
 
 
 def writing_threads() -> int:
-    return sum(thread.name.startswith(THREAD) for thread in threading.enumerate())
+    """Threads of texts that do not end by themselves."""
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
+    for thread in ours:
+        thread.join(SECONDS)
+    return sum(thread.is_alive() for thread in ours)
 
 
 # --- the same text, whatever happens ----------------------------------------------------------------------------
@@ -130,7 +134,7 @@ async def random_load(lm: LanguageModel, serving: Serving, count: int, seed: int
 def test_requests_have_the_texts_that_are_written_alone(quantize: str | None) -> None:
     lm = loaded(quantize)
     with lm.serving(at_once=6, kept=3, max_rows=230) as serving:
-        assert run(random_load(lm, serving, 64, seed=5)) > 0
+        assert run(random_load(lm, serving, 60, seed=5)) > 0
         assert serving.pauses > 0
         assert (serving.waiting, serving.running, serving.paused) == (0, 0, 0)
         assert len(serving.kept) <= 3

@@ -203,7 +203,7 @@ class Context:
         if length > len(self._buffer):
             self._buffer = enlarged(self._buffer, length)
 
-    def limit(self, length: int) -> None:
+    def end_at(self, length: int) -> None:
         """End the text at this many tokens, prompt included, unless it ends before."""
         own = self.ending.context_length
         self.ending = replace(self.ending, context_length=length if own is None else min(own, length))

@@ -1,6 +1,6 @@
 """Texts that event loops read: those of one model share a batch, which one thread writes while the loops go on.
 
-A text joins between two rounds, and leaves when it ends, fails or is left by its reader. `Schedule` says when. A text
+A text joins between two rounds, and leaves when it ends, fails or is left by its reader. `RowSchedule` says when. A text
 with `AHEAD` unread pieces is left out of the rounds until they are read: it keeps its KV rows, unless they are needed,
 and its seat is free for another text. The thread ends when no text can go on, and a new one begins when one can.
 """
@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from paceline.api.batch import TextBatch
-from paceline.api.schedule import Schedule, Stage
+from paceline.api.schedule import RowSchedule, Stage
 from paceline.errors import InputError
 from paceline.targets.lending import Tray
 
@@ -49,6 +49,8 @@ class StreamReader:
         self.loop = asyncio.get_running_loop()
         self.news = asyncio.Event()
         """Set after every round that brought pieces, and at the end."""
+        self.told = False
+        """Whether `news` is set, or will be, for what is unread; so a loop that is behind is not woken again."""
         self.left: asyncio.Future[None] = self.loop.create_future()
         """Done once the text has left the batch and its rows are given back; an error is one of leaving."""
 
@@ -76,7 +78,7 @@ class StreamReader:
 class SharedBatch:
     """The batch of all texts of a model that event loops read. Several loops, each in its own thread, may read."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: RowSchedule) -> None:
         self.schedule = schedule
         self.closed = False
         self._tray = Tray[StreamReader | None](self._note)
@@ -124,13 +126,14 @@ class SharedBatch:
             if self.closed:
                 reader.writing.cancel()
                 return
-            self.schedule.limit(reader.writing)
+            self.schedule.bound(reader.writing)
             with self._joined(reader):
                 making.close()
                 try:
                     while not ended:
                         await reader.news.wait()
                         reader.news.clear()
+                        reader.told = False
                         ended = reader.ended  # asked before the pieces are read, so that none follows
                         if pieces := reader.taken():
                             if len(pieces) >= AHEAD:
@@ -243,7 +246,8 @@ class SharedBatch:
                 self._end(reader, writing.error)
             elif reader.gone:
                 self._cancel(reader)
-            else:
+            elif not reader.told:  # asked behind the new pieces, and unset before pieces are read
+                reader.told = True
                 self._news_of.setdefault(reader.loop, []).append((reader, reader.news.set))
         self.schedule.note(self._batch, self._readers.values())
 

@@ -23,7 +23,7 @@ from paceline.api.chat import Conversation
 from paceline.api.drafters import Drafters, Lease
 from paceline.api.piece import Piece
 from paceline.api.prompts import ONE_MESSAGE, Message, Prompt, is_chat, prompts_of, read
-from paceline.api.schedule import Schedule
+from paceline.api.schedule import RowSchedule
 from paceline.api.serving import Serving
 from paceline.api.settings import ELSEWHERE, Options, Settings, new_seed, split_settings
 from paceline.api.writing import Generation, Writing
@@ -67,7 +67,7 @@ class LanguageModel:
         self.transcripts = None if vocabulary is None else Transcripts(vocabulary)
         """The last chats, in the tokens that they were written in."""
         self._drafters = Drafters()
-        self._shared = SharedBatch(Schedule(self.kept, AT_ONCE))
+        self._shared = SharedBatch(RowSchedule(self.kept, AT_ONCE))
         self._servings = WeakSet[KeptRows]()
         """What servings keep."""
 

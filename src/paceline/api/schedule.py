@@ -1,4 +1,4 @@
-"""Schedule of texts that share a batch: which are written, which wait, and which are paused for want of memory.
+"""RowSchedule of texts that share a batch: which are written, which wait, and which are paused for want of memory.
 
 First come, first served: a text begins when a seat and memory for its rows are free, and no later text begins before
 it. All texts and the kept rows of ended ones hold at most ``max_rows`` rows between two rounds; drafts come on top, at
@@ -43,7 +43,7 @@ class Scheduled(Protocol):
         ...
 
 
-class Schedule:
+class RowSchedule:
     """What happens between two rounds. Belongs to the thread that writes; the counters may be read by others."""
 
     def __init__(self, kept: KeptRows, at_once: int, max_rows: int | None = None) -> None:
@@ -53,7 +53,7 @@ class Schedule:
         self._most = max_rows
         """`max_rows`, or what memory has turned out to hold."""
 
-    def limit(self, writing: Writing) -> None:
+    def bound(self, writing: Writing) -> None:
         """Refuse a text that can never have its rows, and end one that needs more where its rows end."""
         if self.max_rows is None:
             return
@@ -62,7 +62,7 @@ class Schedule:
                 f"the prompt has {length} tokens and all texts together may hold {self.max_rows} rows; "
                 "shorten the prompt so that at least one token can follow, or raise max_rows"
             )
-        writing.context.limit(self.max_rows)
+        writing.context.end_at(self.max_rows)
 
     def prepare(self, batch: TextBatch, texts: Collection[Scheduled]) -> list[Writing]:
         """Pause texts and let others begin or go on, all in the order of their arrival; those that the next round

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from paceline.api.asynchronous import SharedBatch
 from paceline.api.piece import Piece
-from paceline.api.schedule import Schedule, Stage
+from paceline.api.schedule import RowSchedule, Stage
 from paceline.api.writing import Writing
 from paceline.errors import InputError
 from paceline.law.values import require_whole
@@ -44,7 +44,7 @@ class Serving(AbstractContextManager["Serving"]):
         self._lm = lm
         most = rows_that_fit(lm.target, at_once) if max_rows is None else max_rows
         self.kept = KeptRows(lm.target.open, lm.target.look, at_once + kept, copies_lent=True, spare=kept)
-        self._shared = SharedBatch(Schedule(self.kept, at_once, most))
+        self._shared = SharedBatch(RowSchedule(self.kept, at_once, most))
 
     def __repr__(self) -> str:
         return f"<serving {self._lm.target.name}: {self.running} texts running, {self.waiting} waiting>"
