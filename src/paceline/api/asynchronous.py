@@ -1,8 +1,8 @@
 """Texts that event loops read: those of one model share a batch, which one thread writes while the loops go on.
 
-A text joins between two rounds, and leaves when it ends, fails or is left by its reader. `RowSchedule` says when. A text
-with `AHEAD` unread pieces is left out of the rounds until they are read: it keeps its KV rows, unless they are needed,
-and its seat is free for another text. The thread ends when no text can go on, and a new one begins when one can.
+A text joins between two rounds, and leaves when it ends, fails or is left by its reader. `RowSchedule` says when. A
+text with `AHEAD` unread pieces is left out of the rounds until they are read: it keeps its KV rows, unless they are
+needed, and its seat is free for another text. The thread ends when no text can go on; a new one begins when one can.
 """
 
 from __future__ import annotations
