@@ -4,5 +4,5 @@
 shapes, `inputs` is the memory that a forward reads, `step` computes it over a `block` of slots with the attention of
 `kernels`, `capture` records it, and `replay` is the path that decides which forwards are recorded and replays them.
 
-It has not run on a GPU yet; see `docs/devices.md`.
+`docs/devices.md` says on which GPUs it ran, and what was found there.
 """
