@@ -24,7 +24,7 @@ DAYS = {"type": "integer", "minimum": 1, "maximum": 7}
 PARAMETERS: list[dict[str, Any]] = [
     {"type": "object", "properties": {"city": {"enum": ["Kraków", "Київ", "Oslo"]}, "days": DAYS}},
     {"type": "object", "properties": {"query": {"type": "string", "maxLength": 12}}, "required": ["query"]},
-    {"type": "object", "properties": {"on": {"type": "boolean"}, "level": {"type": "number", "maximum": 9}}},
+    {"type": "object", "properties": {"on": {"type": "boolean"}, "level": {"enum": [0, 0.5, 1]}}},
     {"type": "object", "properties": {"ids": {"type": "array", "items": DAYS, "minItems": 1, "maxItems": 3}}},
     {"type": "object", "properties": {"at": {"type": "object", "properties": {"x": DAYS}, "required": ["x"]}}},
 ]

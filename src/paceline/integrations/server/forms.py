@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.api.settings import Options
 from paceline.grammar import Grammar
+from paceline.grammar.base import LAYOUTS
 from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.models import Served
 from paceline.integrations.server.replies import ReplyFormat, format_of
@@ -170,10 +171,11 @@ def _call_grammar(tools: Sequence[Json], choice: str, *, tagged: bool) -> Gramma
         missing = "tool_choice asks for a call, and there are no tools"
         said = missing if name is None else f"tool_choice names {name!r}, which is none of the tools"
         raise ApiError(said, param="tool_choice")
-    call = {"anyOf": [_call_schema(function) for function in functions]}
+    call: Json = {"anyOf": [_call_schema(function) for function in functions]}
     if not tagged:
         return Grammar.json_schema(call)
     opening, close = json.dumps(TAGS[0] + "\n"), json.dumps("\n" + TAGS[1])
+    call["x-guidance"] = dict(LAYOUTS["line"])  # or it may write blanks without end
     rules = f"start: {opening} call {close}\ncall: %json {json.dumps(call, ensure_ascii=False)}\n"
     return Grammar.lark(rules)
 
