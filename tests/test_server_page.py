@@ -178,8 +178,8 @@ def test_tokens_are_coloured_by_their_source(window: Browser, address: str, scri
     rows = window.run(
         "return [...document.querySelectorAll('#legend li')].map(one => [...one.children].map(e => e.textContent))"
     )
-    assert {name.removeprefix("accepted from "): int(count) for name, count in rows if "from" in name} == counted
-    assert sum(int(count) for _, count in rows) == len(pieces) == int(text_of(window, "f-tokens"))
+    assert {name.removeprefix("accepted from "): int(count) for name, count, _ in rows if "from" in name} == counted
+    assert sum(int(count) for _, count, _ in rows) == len(pieces) == int(text_of(window, "f-tokens"))
     assert int(text_of(window, "f-rounds")) == len(script.drafted) - 1, "the prompt's forward is no round"
     assert text_of(window, "f-each") == f"{(len(pieces) - 1) / (len(script.drafted) - 1):.2f}"
     assert text_of(window, "f-accepted") == f"{counted.total()} (50 %)"

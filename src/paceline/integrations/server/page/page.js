@@ -2,7 +2,7 @@
 
 import { Answer } from "./answer.js";
 import { AnswerView, drawChat, drawQuestion } from "./chat.js";
-import { number, showFigures } from "./panel.js";
+import { eachFrame, number, showFigures } from "./panel.js";
 import { race } from "./race.js";
 import { bindSettings, drafting, learn, openSettings, raceMethod, randomSeed, requestOf, settingsAreValid } from "./setup.js";
 import * as store from "./store.js";
@@ -73,26 +73,33 @@ async function send(text, signal) {
   const answer = new Answer(request.model);
   const shown = new AnswerView(answer, showFigures);
   showFigures(answer);
+  const frame = eachFrame(() => {
+    shown.sync();
+    showFigures(answer);
+  });
   by("said").textContent = "Writing.";
   let problem = null;
   try {
     for await (const chunk of chunks(request, store.key(), signal)) {
       answer.take(chunk);
-      shown.sync();
-      showFigures(answer);
+      frame.soon();
     }
     answer.close("done");
   } catch (caught) {
     problem = caught;
     answer.close(caught.name === "AbortError" ? "stopped" : "failed");
   }
-  if (problem && !answer.cells.length && !answer.tools.length) here === chat && takeBack(text, question, shown.item);
-  else if (!here.gone) keep(here, text, answer, shown);
+  const any = answer.cells.length || answer.tools.length;
+  if (here !== chat) frame.drop();
+  else if (any || !problem) frame.now();
+  else takeBack(text, question, shown.item, frame);
+  if (!here.gone && (any || !problem)) keep(here, text, answer);
   if (problem) failed(problem);
 }
 
 /** Nothing was answered: the message goes back to its field. */
-function takeBack(text, question, item) {
+function takeBack(text, question, item, frame) {
+  frame.drop();
   question.remove();
   item.remove();
   by("empty").hidden = chat.messages.length > 0;
@@ -101,15 +108,13 @@ function takeBack(text, question, item) {
   by("said").textContent = "";
 }
 
-function keep(here, text, answer, shown) {
+function keep(here, text, answer) {
   here.title ||= text.trim().slice(0, TITLE);
   here.messages.push({ role: "user", content: text });
   here.messages.push({ role: "assistant", content: answer.text(), answer: answer.stored() });
   store.saveChat(here);
-  if (here !== chat) return listChats();
-  shown.sync();
-  showFigures(answer);
   listChats();
+  if (here !== chat) return;
   const found = answer.figures();
   const speed = found.speed ? `, ${number(found.speed, 1)} per second` : "";
   by("said").textContent = `${answer.ended === "done" ? "The answer is complete" : "The answer ended early"}: ${found.tokens} tokens${speed}.`;

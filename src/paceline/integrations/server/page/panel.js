@@ -8,6 +8,20 @@ const by = (id) => document.getElementById(id);
 
 export const number = (value, digits) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 
+/** Draws at most once a frame: chunks may come faster than a page can be laid out, and would starve the keyboard. */
+export function eachFrame(draw) {
+  let asked = 0;
+  const drop = () => {
+    cancelAnimationFrame(asked);
+    asked = 0;
+  };
+  const drawn = () => {
+    drop();
+    draw();
+  };
+  return { soon: () => (asked ||= requestAnimationFrame(drawn)), now: drawn, drop };
+}
+
 /** Facts of an answer in one line. */
 export function facts(answer) {
   const found = answer.figures();
@@ -52,7 +66,7 @@ function strip(answer) {
   const shown = answer.rounds.slice(-MOST_BARS);
   const most = Math.max(1, ...shown.map((round) => round.sources.length));
   target.style.setProperty("--most", String(most));
-  target.style.setProperty("--unit", `${Math.max(2, Math.min(6, Math.floor(HIGHEST / most)))}px`);
+  target.style.setProperty("--unit", `${Math.min(6, HIGHEST / most)}px`);
   const fresh = target.answer !== answer || shown[0]?.round !== target.from;
   if (fresh) target.replaceChildren();
   [target.answer, target.from] = [answer, shown[0]?.round];

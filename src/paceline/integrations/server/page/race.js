@@ -3,7 +3,7 @@
 import { Answer } from "./answer.js";
 import { chunks } from "./stream.js";
 import { TokenView, element } from "./tokens.js";
-import { number } from "./panel.js";
+import { eachFrame, number } from "./panel.js";
 
 const by = (id) => document.getElementById(id);
 
@@ -29,11 +29,14 @@ class Lane {
   async run(request, key, signal, seen) {
     this.answer.asked = performance.now();
     this.#say("writing");
+    const frame = eachFrame(() => {
+      this.draw();
+      seen(this.answer);
+    });
     try {
       for await (const chunk of chunks(request, key, signal)) {
         this.answer.take(chunk);
-        this.draw();
-        seen(this.answer);
+        frame.soon();
       }
       this.answer.close("done");
     } catch (error) {
@@ -41,7 +44,7 @@ class Lane {
       this.#say(error.name === "AbortError" ? "stopped" : "failed");
       throw error;
     } finally {
-      this.draw();
+      frame.now();
     }
     this.#say("done");
   }

@@ -115,7 +115,8 @@ export function legend(target, answer) {
   ];
   const items = rows.map(([classes, name, count]) => {
     const item = element("li");
-    item.append(element("span", `t ${classes}`, name), element("b", "", String(count)));
+    const share = element("small", "", `${Math.round((100 * count) / answer.tokens)} %`);
+    item.append(element("span", `t ${classes}`, name), element("b", "", String(count)), share);
     return item;
   });
   target.replaceChildren(...items);
