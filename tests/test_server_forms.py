@@ -21,12 +21,13 @@ TEMPLATE = (
     "{%- if add_generation_prompt %}assistant: {% if enable_thinking %}<think>\n{% endif %}{% endif -%}"
 )
 DAYS = {"type": "integer", "minimum": 1, "maximum": 7}
+INNER = {"type": "object", "properties": {"x": DAYS}, "required": ["x"], "additionalProperties": False}
 PARAMETERS: list[dict[str, Any]] = [
     {"type": "object", "properties": {"city": {"enum": ["Kraków", "Київ", "Oslo"]}, "days": DAYS}},
     {"type": "object", "properties": {"query": {"type": "string", "maxLength": 12}}, "required": ["query"]},
     {"type": "object", "properties": {"on": {"type": "boolean"}, "level": {"enum": [0, 0.5, 1]}}},
     {"type": "object", "properties": {"ids": {"type": "array", "items": DAYS, "minItems": 1, "maxItems": 3}}},
-    {"type": "object", "properties": {"at": {"type": "object", "properties": {"x": DAYS}, "required": ["x"]}}},
+    {"type": "object", "properties": {"at": INNER}},
 ]
 for one in PARAMETERS:
     one.setdefault("required", list(one["properties"]))
