@@ -41,7 +41,7 @@ def _line(action: argparse.Action) -> str:
     if action.choices:
         words.append("|".join(map(str, action.choices)))
     if action.default is not None and action.default is not False and action.default not in ("", []):
-        words.append(f"= {' '.join(action.default) if isinstance(action.default, list) else action.default}")
+        words.append(f"= {' '.join(map(str, action.default)) if isinstance(action.default, list) else action.default}")
     return "  ".join(words)
 
 
@@ -153,7 +153,7 @@ def test_only_what_argparse_takes_for_a_flag_is_one(given: str, found: str | Non
     [
         ("run", "write generate"),
         ("genrate", "did you mean generate?"),
-        ("serve", "there is no server"),
+        ("server", "write serve"),
         ("finetune", "write train"),
         ("xyz", "choose "),
     ],

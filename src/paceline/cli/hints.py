@@ -46,6 +46,12 @@ WRITE = {
     "--dtype": "--torch-dtype --precision --fp16 --bf16",
     "--json": "--format --output-format",
     "--trust-remote-code": "--trust",
+    "--name": "--served-model-name --alias -a",
+    "--max-batch": "--parallel -np --max-num-seqs --at-once",
+    "--max-waiting": "--queue-size --max-queue --backlog",
+    "--timeout": "--request-timeout",
+    "--cors": "--allowed-origins --cors-allow-origin",
+    "--json-schema": "-j --guided-json --json-schema-file --response-format",
 }
 """A flag of ours -> names that it has elsewhere, or had."""
 
@@ -60,8 +66,8 @@ SAY = {
     "--max-model-len --n-ctx --num-ctx --max-seq-len --keep --ctx-size-draft -cd",
     "set OMP_NUM_THREADS=N before the command": "-t --threads --threads-batch -tb --n-threads --num-threads -td",
     "text always appears as it is written; --json prints it whole": "--stream --no-stream --streaming",
-    "the command line has no grammars; in Python a grammar library's logits processor goes into processors=[...]": (
-        "--grammar --grammar-file --json-schema -j --guided-json --guided-regex --guided-decoding-backend --regex "
+    "the command line has --json-schema FILE; in Python write grammar=paceline.Grammar.lark(...)": (
+        "--grammar --grammar-file -j --guided-json --guided-regex --guided-decoding-backend --regex "
         "--json-schema-file --response-format"
     ),
     "write --quantize int8 or int4": "--load-in-8bit --load-in-4bit --quantization --quant -q8 -q4 --bits",
@@ -86,10 +92,11 @@ SAY = {
         "--tensor-parallel-size -tp --pipeline-parallel-size -pp --device-map --data-parallel-size --tp-size --num-gpus"
     ),
     "memory is taken as it is needed, and there is nothing to set": "--gpu-memory-utilization --mem-fraction-static "
-    "--swap-space --cpu-offload-gb --mlock --mmap --no-mmap --numa --max-num-seqs --batch-size -b --ubatch-size -ub "
+    "--swap-space --cpu-offload-gb --mlock --mmap --no-mmap --numa --batch-size -b --ubatch-size -ub "
     "--low-vram --offload-folder --max-memory",
-    "there is no server; 'paceline export vllm METHOD' prints the settings of one that is": "--port --host --api-key "
-    "--served-model-name --parallel -np --timeout --ssl-keyfile",
+    "that is of a server: paceline serve": "--port --host --api-key --served-model-name --parallel -np --timeout "
+    "--max-num-seqs",
+    "put a proxy in front of the server": "--ssl-keyfile --ssl-certfile",
     "the chat template is the model's own, in its folder": "--chat-template --chat-template-file --jinja --no-jinja "
     "--prompt-format --in-prefix --in-suffix",
     "merge the adapter into its model (merge_and_unload of peft), and give the folder as --model": "--lora "
@@ -122,13 +129,13 @@ COMMANDS = {
     "dict": "dictionary dictionaries dictspec",
     "datastore": "rest store corpus",
     "train": "finetune fine-tune distill",
+    "serve": "server api rpc openai",
     "demo": "start quickstart example try",
     "--version": "version",
     "--help": "help",
 }
 """A command of ours -> names that it has elsewhere."""
 NO_COMMAND = {
-    "there is no server; 'paceline export vllm METHOD' prints the settings of one that is": "serve server api rpc",
     "a model needs no command: give its folder or name as --model": "pull install download load models model",
     "write 'paceline bench time drafting', or 'forwards' for --forwards": "draft-cost",
     "write 'paceline bench time forwards'": "forwards",

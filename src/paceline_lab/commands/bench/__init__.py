@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paceline.cli.arguments import Parser, Subparsers
-from paceline_lab.commands.bench import compare, quality, report, run, suite, time
+from paceline_lab.commands.bench import compare, load, quality, report, run, suite, time
 
-MEASUREMENTS = (suite, run, compare, report, time, quality)
+MEASUREMENTS = (suite, run, compare, report, time, quality, load)
 
 
 def add(commands: Subparsers) -> None:
