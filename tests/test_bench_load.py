@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,7 +18,7 @@ from paceline_lab.bench.load import Asked, ask, load, percentile
 class Scripted(BaseHTTPRequestHandler):
     """Answers with some words, and notes what it was asked and how many asked at the same time."""
 
-    asked: list[dict[str, Any]] = []
+    asked: ClassVar[list[dict[str, Any]]] = []
     together, most, lock = 0, 0, threading.Lock()
 
     def do_POST(self) -> None:
