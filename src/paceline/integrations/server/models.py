@@ -56,6 +56,8 @@ class Served:
     drafts: Mapping[str, Any] = field(default_factory=dict)
     """Draft models that a request may name: their names, and what `draft_model` takes."""
     created: int = field(default_factory=lambda: int(time.time()))
+    admitted: int = 0
+    """Texts of requests that were let in and have no answer yet."""
 
     @property
     def vocabulary(self) -> Vocabulary:

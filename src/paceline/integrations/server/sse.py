@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from typing import Any
 
-from starlette.responses import StreamingResponse
+from pydantic_core import to_json
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.types import Send
 
 from paceline.integrations.server.errors import api_error
 from paceline.integrations.server.flows import merged
@@ -15,12 +18,25 @@ PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 BREAKS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})
 """Characters at which some clients break lines."""
+EVENTS = "text/event-stream"
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 def as_json(value: object) -> str:
-    """JSON in one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(BREAKS)
+    """JSON in one line. Numbers that JSON does not have become null: a request may hold them where anything may stand,
+    and some answers repeat that part."""
+    try:
+        said = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        said = to_json(value, inf_nan_mode="null").decode()
+    return said.translate(BREAKS)
+
+
+class JsonAnswer(JSONResponse):
+    """An answer that can be sent whatever it repeats of the request."""
+
+    def render(self, content: Any) -> bytes:
+        return as_json(content).encode(errors="replace")
 
 
 def frame(value: object, event: str | None = None) -> bytes:
@@ -47,7 +63,26 @@ async def with_errors(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[byt
             yield DONE
 
 
-def streamed(frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], seconds: float) -> StreamingResponse:
-    """The response that sends these frames."""
-    body = with_pings(with_errors(frames), seconds)
-    return StreamingResponse(body, media_type="text/event-stream", headers={**HEADERS, **headers})
+class Stream(StreamingResponse):
+    """Sends frames. However that ends, the frames are closed at once, and then ``close`` is called: a client may leave
+    before the first frame, or while one is being sent, when no error reaches the generator."""
+
+    def __init__(
+        self, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], close: Callable[[], None]
+    ) -> None:
+        super().__init__(frames, media_type=EVENTS, headers={**HEADERS, **headers})
+        self._frames, self._close = frames, close
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            async with aclosing(self._frames):
+                await super().stream_response(send)
+        finally:
+            self._close()
+
+
+def streamed(
+    frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], seconds: float, close: Callable[[], None]
+) -> Stream:
+    """The response that sends these frames, and calls ``close`` afterwards."""
+    return Stream(with_pings(with_errors(frames), seconds), headers, close)
