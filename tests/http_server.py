@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel
+
 import paceline
+from paceline.integrations.server import requests
 from paceline.integrations.server.app import make_app
 from paceline.integrations.server.doors import Doors
 from paceline.integrations.server.models import Limits, Models, Served
@@ -27,6 +30,20 @@ ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 60.0
 """That nothing here takes, however busy the machine is."""
 Json = dict[str, Any]
+COMPLETION, CHAT, RESPONSE = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+MODEST = {"max_tokens": 2, "seed": 1}
+SAID = [{"role": "user", "content": "a"}]
+ASKED: dict[str, tuple[type[BaseModel], Json]] = {
+    COMPLETION: (requests.CompletionRequest, {"prompt": "a", **MODEST}),
+    CHAT: (requests.ChatRequest, {"messages": SAID, **MODEST}),
+    RESPONSE: (requests.ResponseRequest, {"input": "a", **MODEST}),
+    "/tokenize": (requests.TokenizeRequest, {"content": "a"}),
+    "/detokenize": (requests.DetokenizeRequest, {"tokens": [1]}),
+    "/apply-template": (requests.TemplateRequest, {"messages": SAID}),
+}
+"""The endpoints, their bodies, and a request that each of them answers."""
+LONG = {"prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "seed": 1}
+"""A text that no test waits for."""
 
 
 class Answered(NamedTuple):
@@ -109,6 +126,17 @@ class HttpServer:
         connection.sendall(self.head("POST", path, {"content-length": str(len(raw))}) + raw)
         return connection
 
+    def refuses(self, path: str, body: bytes | str | Json, headers: Mapping[str, Any] | None = None) -> Json:
+        """The error of a request that the server must refuse."""
+        answered = self.ask("POST", path, body, headers)
+        assert 400 <= answered.status < 500, (body, answered)
+        return answered.error
+
+    def at_rest(self) -> None:
+        """Wait until the server writes nothing."""
+        served = self.served
+        eventually(lambda: not (served.serving.running or served.serving.waiting or served.admitted), "no text left")
+
     def text(self, **body: Any) -> str:
         """A text of the first model, which must be right: the server is alive."""
         answered = self.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 8, "seed": 1, **body})
@@ -142,13 +170,15 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def parsed(raw: bytes) -> Answered:
-    """The first answer in these bytes. Its body ends with them."""
+    """The first answer in these bytes."""
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     assert first.startswith("HTTP/1.1 "), f"no answer but {raw[:80]!r}"
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     status = int(first.split()[1])
-    return Answered(status, headers, _unchunked(body) if headers.get("transfer-encoding") == "chunked" else body)
+    if headers.get("transfer-encoding") == "chunked":
+        return Answered(status, headers, _unchunked(body))
+    return Answered(status, headers, body[: int(headers.get("content-length", len(body)))])
 
 
 def _unchunked(body: bytes) -> bytes:

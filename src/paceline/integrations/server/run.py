@@ -95,6 +95,8 @@ class PatientProtocol(H11Protocol):
             events = h11.Response(status_code=400, headers=head), h11.Data(data=body), h11.EndOfMessage()
             for event in events:
                 self.transport.write(self.conn.send(event) or b"")
+            if self.cycle is not None:
+                self.cycle.disconnected = True  # whatever answers the head of this request is too late
         self.transport.close()
 
     def _watch(self) -> None:

@@ -63,6 +63,8 @@ def _rendered(
     served: Served, messages: list[Json], tools: list[Json] | None, variables: Json | None
 ) -> tuple[str, bool]:
     """A conversation's text, and whether special tokens must still be put in front of it."""
+    if not messages:
+        raise ApiError("messages is an empty list; give a conversation", param="messages")
     more = variables_for(variables, None, tools or ())
     found = render(served.vocabulary, messages_of(messages_for(messages)), more)
     return found.text, not found.templated
