@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -66,3 +67,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("models") / "llama"
     families.save("llama", folder)
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    """A server of ``pocket`` that waits a second for a request, and takes a megabyte."""
+    import http_server
+
+    limits = http_server.Limits(read_seconds=1.0, body_bytes=1 << 20)
+    with http_server.running(limits=limits) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def right(server: Any) -> str:
+    """The text that the server writes when all is well."""
+    return str(server.text())
+
+
+@pytest.fixture
+def unharmed(server: Any, right: str) -> Iterator[None]:
+    """After the test, the server's next text is right, and nothing is left of the others."""
+    yield
+    assert server.text() == right
+    server.at_rest()

@@ -100,11 +100,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _log() -> None:
-    """A line on standard error for every answer, and for every error."""
+    """A line on standard error for every answer, and for every error. Those of requests are ours, and uvicorn would add
+    a traceback for each answer that the end of the server cuts off."""
     logging.disable(logging.NOTSET)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    for name, level in (("paceline.server", logging.INFO), ("uvicorn", logging.ERROR)):
+    for name, level in (("paceline.server", logging.INFO), ("uvicorn", logging.CRITICAL)):
         logging.getLogger(name).setLevel(level)
         logging.getLogger(name).addHandler(handler)
 

@@ -37,7 +37,8 @@ class Answer:
         """When the first tokens came."""
         self.ended: float | None = None
         self._admitted = 0
-        """How many texts count for the limit of those that wait."""
+        """Texts that count as this server's load until `close`."""
+        self._closed = False
         self._early = 0
         """Tokens that came with the first burst."""
 
@@ -49,10 +50,7 @@ class Answer:
             raise ApiError(f"n is at most {self.limits.samples} here, not {samples}", param="n")
         if count > self.limits.waiting:
             raise ApiError(f"a request has at most {self.limits.waiting} texts, not {count}", param="prompt")
-        if self.served.texts + count > self.limits.at_once + self.limits.waiting:
-            raise busy(self.served.texts)
-        self._admitted = count
-        self.served.texts += count
+        self._admit(count)
         lm = self.served.lm
 
         def write(prompt: Prompt, number: int) -> Writing:
@@ -61,6 +59,8 @@ class Answer:
         def write_all() -> None:
             for prompt in prompts:
                 for number in range(samples):
+                    if self._closed:
+                        return  # the client left meanwhile
                     self.writings.append(write(prompt, number))
 
         try:
@@ -70,11 +70,20 @@ class Answer:
             raise
         self.tokens = [0] * len(self.writings)
 
+    def _admit(self, count: int) -> None:
+        """Count texts as load, unless too many wait. Those whose prompts are still being read count, too: requests
+        that come at the same time would all be let in otherwise."""
+        served, limits = self.served, self.limits
+        waiting = max(served.serving.waiting, served.admitted - limits.at_once)
+        if waiting + count > limits.waiting:
+            raise busy(max(0, waiting))
+        served.admitted += count
+        self._admitted = count
+
     def close(self) -> None:
-        """Leave, and end texts that were never begun; those that were end with their readers. A second call changes
-        nothing."""
-        self.served.texts -= self._admitted
-        self._admitted = 0
+        """End texts that were never begun. Those that were end with their readers. A second call changes nothing."""
+        self.served.admitted -= self._admitted
+        self._admitted, self._closed = 0, True
         for writing in self.writings:
             if writing.session is None:
                 writing.end()

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.integrations.server.chat import Chat
@@ -33,6 +33,7 @@ from paceline.integrations.server.requests import (
     TokenizeRequest,
 )
 from paceline.integrations.server.responses import Response as Responding
+from paceline.integrations.server.sse import JsonAnswer
 from paceline.integrations.server.stored import Store
 from paceline.integrations.server.tokens import apply_template, detokenize, tokenize
 
@@ -70,7 +71,7 @@ def _routes(models: Models, limits: Limits) -> list[Route]:
     def answers(function: Callable[[Any, Models], dict[str, Any]], body: type[BodyT]) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             given = await read_body(request, body, limits)
-            return JSONResponse(await asyncio.to_thread(function, given, models))
+            return JsonAnswer(await asyncio.to_thread(function, given, models))
 
         return endpoint
 
@@ -144,15 +145,15 @@ def _too_large(limits: Limits) -> ApiError:
 
 
 async def _models(request: Request) -> Response:
-    return JSONResponse({"object": "list", "data": [served.as_openai() for served in request.app.state.models]})
+    return JsonAnswer({"object": "list", "data": [served.as_openai() for served in request.app.state.models]})
 
 
 async def _model(request: Request) -> Response:
-    return JSONResponse(request.app.state.models.named(request.path_params["name"]).as_openai())
+    return JsonAnswer(request.app.state.models.named(request.path_params["name"]).as_openai())
 
 
 async def _health(request: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+    return JsonAnswer({"status": "ok"})
 
 
 async def _metrics(request: Request) -> Response:
@@ -162,17 +163,17 @@ async def _metrics(request: Request) -> Response:
 async def _props(request: Request) -> Response:
     served = request.app.state.models.named(request.query_params.get("model"))
     found = await asyncio.to_thread(served.props)
-    return JSONResponse({**found, "total_slots": request.app.state.limits.at_once})
+    return JsonAnswer({**found, "total_slots": request.app.state.limits.at_once})
 
 
 async def _stored(request: Request) -> Response:
-    return JSONResponse(request.app.state.store.get(request.path_params["name"]).response)
+    return JsonAnswer(request.app.state.store.get(request.path_params["name"]).response)
 
 
 async def _forgotten(request: Request) -> Response:
     name = request.path_params["name"]
     request.app.state.store.drop(name)
-    return JSONResponse({"id": name, "object": "response", "deleted": True})
+    return JsonAnswer({"id": name, "object": "response", "deleted": True})
 
 
 async def _failed(request: Request, error: Exception) -> Response:

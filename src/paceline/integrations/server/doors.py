@@ -6,9 +6,11 @@ server's own (DNS rebinding) or whose Origin is another site that was not allowe
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,14 +19,17 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paceline.integrations.server.errors import ApiError
+from paceline.integrations.server.errors import INTERNAL, ApiError, api_error
 from paceline.integrations.server.job import ID_HEADER, REQUEST_ID
+from paceline.integrations.server.sse import DONE, EVENTS, frame
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY = frozenset({"0.0.0.0", "::", ""})
 """Hosts that mean all addresses of this machine."""
 OPEN = "/health", "/", "/page/"
 """Paths that need no key, and beginnings of such paths: the page asks for the key itself."""
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/?#@\\\[\]]+))(?::\d*)?", re.IGNORECASE)
+"""A Host header: a name or an address, and a port."""
 ALLOWED_HEADERS = "authorization, content-type, x-request-id"
 
 
@@ -60,7 +65,7 @@ class Doors:
 
     def allows(self, origin: str, host: str) -> bool:
         """Whether a page of this origin may ask."""
-        return "*" in self.origins or origin in self.origins or urlsplit(origin).netloc.lower() == host.lower()
+        return "*" in self.origins or origin in self.origins or _site(origin) == host.lower()
 
 
 def digest_of(key: str) -> bytes:
@@ -69,11 +74,17 @@ def digest_of(key: str) -> bytes:
 
 
 def host_name(given: str) -> str:
-    """A Host header without its port."""
+    """A Host header without its port; empty if it has another form."""
+    found = HOST.fullmatch(given)
+    return "" if found is None else (found[1] or found[2]).lower()
+
+
+def _site(origin: str) -> str | None:
+    """The host and port of an origin."""
     try:
-        return (urlsplit(f"//{given}").hostname or "").lower()
+        return urlsplit(origin).netloc.lower() or None
     except ValueError:
-        return ""
+        return None
 
 
 def _is_address(name: str) -> bool:
@@ -100,13 +111,36 @@ class Guard:
         origin = headers.get("origin")
         more = [*self._headers(origin, headers.get("host", "")), (ID_HEADER, scope["state"]["request_id"])]
 
+        started: Headers | None = None
+
         async def sending(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
                 found = MutableHeaders(scope=message)
                 for name, value in more:
                     found[name] = value
+                started = found
             await send(message)
 
+        try:
+            await self._answer(scope, receive, sending)
+        except asyncio.CancelledError:  # at the end of the server
+            if started is None:
+                await _stopping().response()(scope, receive, sending)
+            elif started.get("content-type", "").startswith(EVENTS):
+                await send({"type": "http.response.body", "body": frame(_stopping().body()) + DONE})
+            else:
+                raise
+        except Exception as error:
+            said = api_error(error)
+            if started is not None:
+                raise
+            await said.response()(scope, receive, sending)
+
+    async def _answer(self, scope: Scope, receive: Receive, sending: Send) -> None:
+        """Have a request answered, unless it is refused."""
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
         if (refused := self._refusal(scope, headers, origin)) is not None:
             await refused.response()(scope, receive, sending)
         elif scope["method"] == "OPTIONS" and origin is not None:
@@ -117,7 +151,7 @@ class Guard:
     def _refusal(self, scope: Scope, headers: Headers, origin: str | None) -> ApiError | None:
         doors, host = self._doors, headers.get("host", "")
         if not doors.knows_host(host):
-            said = f"this server is not {host_name(host)[:80]!r}; --allowed-host names hosts that it answers for"
+            said = f"this server is not {host[:80]!r}; --allowed-host names hosts that it answers for"
             return ApiError(said, status=421, code="unknown_host")
         if origin is not None and not doors.allows(origin, host):
             said = f"pages of {origin[:80]!r} may not ask this server; --cors names sites that may"
@@ -137,6 +171,10 @@ class Guard:
             found += [("access-control-allow-origin", origin), ("vary", "Origin")]
             found += [("access-control-expose-headers", f"{ID_HEADER}, x-paceline-ignored")]
         return found
+
+
+def _stopping() -> ApiError:
+    return ApiError("the server is being stopped", status=503, kind=INTERNAL, code="stopping")
 
 
 async def _preflight(scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,6 +17,8 @@ LOG = logging.getLogger("paceline.server")
 INVALID, OVERLOADED, INTERNAL = "invalid_request_error", "overloaded_error", "server_error"
 SHOWN = 60
 """Characters of a wrong value in a message."""
+LONGEST = 600
+"""Characters of a message."""
 RETRY_SECONDS = 1
 
 
@@ -39,7 +41,9 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """The error as JSON."""
-        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
+        said = str(self)
+        said = said if len(said) <= LONGEST else f"{said[:LONGEST]}…"
+        return {"error": {"message": said, "type": self.kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), self.status, self.headers)

@@ -19,6 +19,9 @@ NAMED = "function:"
 """Before the name of the function that must be called."""
 TAGGED, TAGS = "tagged", ("<tool_call>", "</tool_call>")
 """The format of calls that most families write, and its markers."""
+OURS = frozenset({"chat_template", "conversation", "tokenize", "tokenizer_kwargs", "padding", "truncation"})
+OURS |= {"max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "load_audio_from_video"}
+"""Arguments of the function that renders a template; a request gives its template variables, and no template."""
 ROLES = {"developer": "system"}
 """Roles that templates do not know -> those that they do."""
 
@@ -57,6 +60,9 @@ def tools_for(body: ChatRequest) -> list[Json]:
 def variables_for(given: Mapping[str, Any] | None, effort: str | None, tools: Sequence[Json]) -> dict[str, Any]:
     """The variables of the chat template."""
     found = dict(given or {})
+    if refused := sorted(OURS & found.keys()):
+        said = f"chat_template_kwargs cannot set {refused[0]}; the server's operator chooses the template"
+        raise ApiError(said, param="chat_template_kwargs", code="unsupported")
     if tools:
         found["tools"] = list(tools)
     if effort is not None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Generic
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from paceline.api.settings import new_seed
 from paceline.integrations.server.answer import Answer
@@ -16,10 +16,10 @@ from paceline.integrations.server.flows import unless_left
 from paceline.integrations.server.models import Limits, Models, Served
 from paceline.integrations.server.record import Recorder
 from paceline.integrations.server.requests import BodyT
-from paceline.integrations.server.sse import EventStream
+from paceline.integrations.server.sse import JsonAnswer, streamed
 from paceline.integrations.server.usage import numbers
 
-REQUEST_ID = re.compile(r"[\w.:-]{1,128}")
+REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 ID_HEADER, IGNORED_HEADER = "x-request-id", "x-paceline-ignored"
 SEEDS = 1 << 64
 NAMED = 20
@@ -59,21 +59,22 @@ class Job(Generic[BodyT]):
         found = {ID_HEADER: self.request_id}
         if ignored := self.ignored():
             more = len(ignored) - NAMED
-            names = [re.sub(r"[^\w.-]", "?", name[:40], flags=re.ASCII) for name in ignored[:NAMED]]
+            names = [re.sub(r"[^A-Za-z0-9_.-]", "?", name[:40]) for name in ignored[:NAMED]]
             found[IGNORED_HEADER] = ", ".join(names) + (f" and {more} more" if more > 0 else "")
         return found
 
     async def respond(self) -> Response:
         """The response. What is wrong with the request is raised before anything of the answer is sent."""
-        await unless_left(self.request, self.begin())
-        if self.streams:
-            frames, seconds = self.recorded(self.frames()), self.limits.ping_seconds
-            return EventStream(frames, self.headers, ping_seconds=seconds, ended=self.answer.close)
         try:
+            await unless_left(self.request, self.begin())
+            if self.streams:
+                frames = self.recorded(self.frames())
+                return streamed(frames, self.headers, self.limits.ping_seconds, self.answer.close)
             whole = await unless_left(self.request, self._whole())
-        finally:
+        except BaseException:
             self.answer.close()
-        return JSONResponse(whole, headers=self.headers)
+            raise
+        return JsonAnswer(whole, headers=self.headers)
 
     async def _whole(self) -> dict[str, Any]:
         async for _ in self.recorded(self.silent()):

@@ -55,9 +55,9 @@ class Served:
     """Settings of `LanguageModel.generate` for what a request leaves out."""
     drafts: Mapping[str, Any] = field(default_factory=dict)
     """Draft models that a request may name: their names, and what `draft_model` takes."""
-    texts: int = 0
-    """Texts of requests that were admitted and have no complete answer yet."""
     created: int = field(default_factory=lambda: int(time.time()))
+    admitted: int = 0
+    """Texts of requests that were let in and have no answer yet."""
 
     @property
     def vocabulary(self) -> Vocabulary:

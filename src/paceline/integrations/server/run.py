@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import socket
 from collections.abc import Callable
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from paceline.errors import InputError
+from paceline.integrations.server.errors import ApiError
 
 HEAD_BYTES = 64 << 10
 """Of the first line and the headers of a request, at most."""
@@ -50,10 +53,14 @@ def url_of(bound: socket.socket) -> str:
 
 
 class PatientProtocol(H11Protocol):
-    """A connection whose head must arrive in time: one that sends nothing, or a byte now and then, is closed."""
+    """A connection whose head must arrive in time: one that sends nothing, or a byte now and then, is closed. So is one
+    whose client takes nothing of what it asked for."""
 
     head_seconds = 30.0
+    stall_seconds = 120.0
+    """That a client may take nothing."""
     _deadline: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -69,7 +76,45 @@ class PatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_watching()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        self._stop_watching()
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, in the form of all errors, unless another answer has begun."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps(ApiError("this is no request by HTTP/1.1", code="invalid_http").body()).encode()
+            head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+            events = h11.Response(status_code=400, headers=head), h11.Data(data=body), h11.EndOfMessage()
+            for event in events:
+                self.transport.write(self.conn.send(event) or b"")
+            if self.cycle is not None:
+                self.cycle.disconnected = True  # whatever answers the head of this request is too late
+        self.transport.close()
+
+    def _watch(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(self.stall_seconds, self._look, left)
+
+    def _look(self, before: int) -> None:
+        """Close the connection if its client took nothing since the last look."""
+        if self.transport.get_write_buffer_size() < before:
+            self._watch()
+        else:
+            self._stall = None
+            self.transport.abort()
+
+    def _stop_watching(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def _await_head(self) -> None:
         self._deadline = self.loop.call_later(self.head_seconds, self._give_up)
@@ -102,11 +147,12 @@ def server_for(
     app: ASGIApp,
     *,
     head_seconds: float = 30.0,
+    stall_seconds: float = 120.0,
     connections: int | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> uvicorn.Server:
     """The server of an application, to be `run` on a bound socket."""
-    protocol = type("Connection", (PatientProtocol,), {"head_seconds": head_seconds})
+    protocol = type("Connection", (PatientProtocol,), {"head_seconds": head_seconds, "stall_seconds": stall_seconds})
     config: Any = uvicorn.Config(
         app,
         http=protocol,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from typing import Any
 
-from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from pydantic_core import to_json
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.types import Send
 
 from paceline.integrations.server.errors import api_error
 from paceline.integrations.server.flows import merged
@@ -16,12 +18,25 @@ PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 BREAKS = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"})
 """Characters at which some clients break lines."""
+EVENTS = "text/event-stream"
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 def as_json(value: object) -> str:
-    """JSON in one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(BREAKS)
+    """JSON in one line. Numbers that JSON does not have become null: a request may hold them where anything may stand,
+    and some answers repeat that part."""
+    try:
+        said = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        said = to_json(value, inf_nan_mode="null").decode()
+    return said.translate(BREAKS)
+
+
+class JsonAnswer(JSONResponse):
+    """An answer that can be sent whatever it repeats of the request."""
+
+    def render(self, content: Any) -> bytes:
+        return as_json(content).encode(errors="replace")
 
 
 def frame(value: object, event: str | None = None) -> bytes:
@@ -49,22 +64,25 @@ async def with_errors(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[byt
 
 
 class EventStream(StreamingResponse):
-    """The response that sends frames. At its end ``ended`` is called, also if no frame was ever asked for."""
+    """Sends frames. However that ends, the frames are closed at once, and then ``close`` is called: a client may leave
+    before the first frame, or while one is being sent, when no error reaches the generator."""
 
     def __init__(
-        self,
-        frames: AsyncGenerator[bytes, None],
-        headers: Mapping[str, str],
-        *,
-        ping_seconds: float,
-        ended: Callable[[], None],
+        self, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], close: Callable[[], None]
     ) -> None:
-        body = with_pings(with_errors(frames), ping_seconds)
-        super().__init__(body, media_type="text/event-stream", headers={**HEADERS, **headers})
-        self._ended = ended
+        super().__init__(frames, media_type=EVENTS, headers={**HEADERS, **headers})
+        self._frames, self._close = frames, close
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def stream_response(self, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            async with aclosing(self._frames):
+                await super().stream_response(send)
         finally:
-            self._ended()
+            self._close()
+
+
+def streamed(
+    frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], seconds: float, close: Callable[[], None]
+) -> EventStream:
+    """The response that sends these frames, and calls ``close`` afterwards."""
+    return EventStream(with_pings(with_errors(frames), seconds), headers, close)

@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.api.prompts import messages_of
 from paceline.integrations.server.errors import ApiError
-from paceline.integrations.server.forms import messages_for
+from paceline.integrations.server.forms import messages_for, variables_for
 from paceline.integrations.server.models import Models, Served
 from paceline.integrations.server.requests import DetokenizeRequest, Json, TemplateRequest, TokenizeRequest
 from paceline.vocabulary.transcript import render
@@ -63,6 +63,8 @@ def _rendered(
     served: Served, messages: list[Json], tools: list[Json] | None, variables: Json | None
 ) -> tuple[str, bool]:
     """A conversation's text, and whether special tokens must still be put in front of it."""
-    more = {**(variables or {}), **({"tools": tools} if tools else {})}
+    if not messages:
+        raise ApiError("messages is an empty list; give a conversation", param="messages")
+    more = variables_for(variables, None, tools or ())
     found = render(served.vocabulary, messages_of(messages_for(messages)), more)
     return found.text, not found.templated
