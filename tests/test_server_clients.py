@@ -7,6 +7,8 @@ a field that is missing or of another type is an error.
 import asyncio
 import importlib.util
 import json
+import shutil
+import subprocess
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -37,6 +39,8 @@ from paceline.integrations.server.app import make_app
 from paceline.integrations.server.doors import Doors, digest_of
 from paceline.integrations.server.models import Limits, Models, Served
 from paceline.integrations.server.run import bind, server_for, url_of
+from test_docs import blocks
+from tokenizer_kinds import REAL
 
 POCKET, CHATTY = "pocket", "chatty"
 BURST = 3
@@ -268,6 +272,31 @@ def test_a_template_renders_system_tools_and_turns(url: str, client: OpenAI, cha
     assert client.chat.completions.create(**body, **SHORT, tool_choice="none").usage.prompt_tokens < len(ids)  # type: ignore[union-attr]
 
 
+def test_a_real_tokenizer_streams_what_it_writes_whole(tmp_path: Path) -> None:
+    """Random weights write bytes of a large vocabulary in any order: characters that are split over tokens, and halves
+    of characters."""
+    if not REAL.exists():
+        pytest.skip("real tokenizers are not here: ../shared/data/tokenizers is absent")
+    tokenizer = AutoTokenizer.from_pretrained(REAL / "qwen2-2.5-3")
+    tokenizer.chat_template = CHATML
+    tokenizer.save_pretrained(tmp_path)
+    families.build("llama", vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id).save_pretrained(tmp_path)
+    body = {"messages": HELLO, "tools": TOOLS, "logprobs": True, **SHORT, "max_tokens": 60}
+    with listening([served("qwen", tmp_path)]) as url:
+        whole = strict(ChatCompletion, post(url, "/v1/chat/completions", **body).text)
+        *data, _ = frames(url, "/v1/chat/completions", **body)
+        prompt = post(url, "/apply-template", messages=HELLO, tools=TOOLS).json()["prompt"]
+    parts = [strict(ChatCompletionChunk, one).choices[0] for one in data]
+    assert "".join(part.delta.content or "" for part in parts) == whole.choices[0].message.content
+    entries = whole.choices[0].logprobs.content
+    assert [one for part in parts if part.logprobs for one in part.logprobs.content] == entries
+    assert len(entries) == whole.usage.completion_tokens
+    spelled = b"".join(bytes(one.bytes) for one in entries).decode(errors="replace")
+    assert spelled.startswith(whole.choices[0].message.content)
+    assert prompt == tokenizer.apply_chat_template(HELLO, tools=TOOLS, add_generation_prompt=True, tokenize=False)
+    assert whole.usage.prompt_tokens == len(tokenizer.encode(prompt, add_special_tokens=False))
+
+
 def test_what_changes_nothing_is_ignored_and_named(client: OpenAI) -> None:
     ignored: dict[str, Any] = {
         "user": "me",
@@ -466,6 +495,17 @@ def test_a_key_is_asked_for(models: list[Served]) -> None:
             assert len(right.models.list().data) == 1
 
 
+def test_the_client_of_a_page_on_another_site_may_ask(models: list[Served]) -> None:
+    """openai-node in a browser, whose own headers the browser asks about first."""
+    asked = "authorization,content-type,x-stainless-lang,x-stainless-retry-count,openai-project,x-other"
+    site = {"origin": "https://a.example", "access-control-request-headers": asked}
+    with listening(models[:1], doors=Doors(origins=("https://a.example",))) as url:
+        told = httpx.options(f"{url}/v1/chat/completions", headers=site | {"access-control-request-method": "POST"})
+    allowed = told.headers["access-control-allow-headers"].split(", ")
+    assert {*asked.split(",")} - {*allowed} == {"x-other"}
+    assert told.headers["access-control-allow-origin"] == "https://a.example"
+
+
 def test_a_client_tries_again_when_too_many_wait(models: list[Served], monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits(waiting=2)
     how: dict[str, Any] = {"model": POCKET, "prompt": ["a", "b"], "max_tokens": 2}
@@ -579,12 +619,39 @@ def test_the_trailing_numbers_are_those_that_aiperf_reads(url: str) -> None:
     *data, _ = frames(url, "/v1/chat/completions", stream_options={"include_usage": True}, **body)
     found = json.loads(data[-1])["metrics"]["speculative_decoding"]
     assert found["num_draft_tokens"] >= found["num_accepted_draft_tokens"] >= 0
-    assert found["num_spec_steps"] == sum(found["acceptance_histogram"].values()) > 0
-    accepted = sum(int(length) * times for length, times in found["acceptance_histogram"].items())
+    histogram = found["acceptance_histogram"]
+    assert len(histogram) == found["num_spec_tokens"] + 1
+    assert found["num_spec_steps"] == sum(histogram) > 0
+    accepted = sum(length * times for length, times in enumerate(histogram))
     assert accepted == found["num_accepted_draft_tokens"]
     assert found["mean_acceptance_length"] == pytest.approx(1 + accepted / found["num_spec_steps"])
     assert found["draft_acceptance_rate"] == pytest.approx(accepted / found["num_draft_tokens"])
     assert 1 <= found["num_spec_tokens"] <= 3
+
+
+# --- the page of the server ---------------------------------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "serving.md"
+ADDRESS = "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize("body", [*blocks(PAGE, "python")], ids=lambda body: body.splitlines()[0].split()[1])
+def test_the_python_of_the_page_runs(url: str, body: str, capsys: pytest.CaptureFixture[str]) -> None:
+    need_package(body.split()[1])
+    assert ADDRESS in body
+    exec(compile(body.replace(ADDRESS, url), PAGE.name, "exec"), {})
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_curl_of_the_page_runs(url: str) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    commands = [body for body in blocks(PAGE, "sh") if body.startswith("curl ")]
+    assert commands
+    for command in commands:
+        line = command.replace(ADDRESS, url)
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+        assert strict(ChatCompletion, done.stdout).usage.completion_tokens == 30
 
 
 # --- other clients ------------------------------------------------------------------------------------------

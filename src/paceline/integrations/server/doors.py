@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ ANY = frozenset({"0.0.0.0", "::", ""})
 OPEN = frozenset({"/health", "/"})
 """Paths that need no key; those of the page's files besides."""
 ALLOWED_HEADERS = "authorization, content-type, x-request-id"
+STAINLESS = re.compile(r"(x-stainless|openai)-[a-z-]{1,40}")
+"""Headers by which OpenAI's clients tell of themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +109,7 @@ class Guard:
         if (refused := self._refusal(scope, headers, origin)) is not None:
             await refused.response()(scope, receive, sending)
         elif scope["method"] == "OPTIONS" and origin is not None:
-            await _preflight(scope, receive, sending)
+            await _preflight(headers, sending)
         else:
             await self._app(scope, receive, sending)
 
@@ -135,11 +138,13 @@ class Guard:
         return found
 
 
-async def _preflight(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a browser that asks what a page of another site may send."""
+async def _preflight(asked: Headers, send: Send) -> None:
+    """Answer a browser that asks what a page of another site may send. OpenAI's client there has headers of its own."""
+    wanted = [name.strip().lower() for name in asked.get("access-control-request-headers", "").split(",")]
+    stainless = [name for name in wanted if STAINLESS.fullmatch(name)]
     headers: Sequence[tuple[bytes, bytes]] = [
         (b"access-control-allow-methods", b"GET, POST, DELETE"),
-        (b"access-control-allow-headers", ALLOWED_HEADERS.encode()),
+        (b"access-control-allow-headers", ", ".join([ALLOWED_HEADERS, *stainless]).encode()),
         (b"access-control-max-age", b"600"),
         (b"content-length", b"0"),
     ]
