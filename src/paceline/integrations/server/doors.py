@@ -31,6 +31,8 @@ OPEN = "/health", "/", "/page/"
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/?#@\\\[\]]+))(?::\d*)?", re.IGNORECASE)
 """A Host header: a name or an address, and a port."""
 ALLOWED_HEADERS = "authorization, content-type, x-request-id"
+STAINLESS = re.compile(r"(x-stainless|openai)-[a-z-]{1,40}")
+"""Headers by which OpenAI's clients tell of themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +146,7 @@ class Guard:
         if (refused := self._refusal(scope, headers, origin)) is not None:
             await refused.response()(scope, receive, sending)
         elif scope["method"] == "OPTIONS" and origin is not None:
-            await _preflight(scope, receive, sending)
+            await _preflight(headers, sending)
         else:
             await self._app(scope, receive, sending)
 
@@ -177,11 +179,13 @@ def _stopping() -> ApiError:
     return ApiError("the server is being stopped", status=503, kind=INTERNAL, code="stopping")
 
 
-async def _preflight(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a browser that asks what a page of another site may send."""
+async def _preflight(asked: Headers, send: Send) -> None:
+    """Answer a browser that asks what a page of another site may send. OpenAI's client there has headers of its own."""
+    wanted = [name.strip().lower() for name in asked.get("access-control-request-headers", "").split(",")]
+    stainless = [name for name in wanted if STAINLESS.fullmatch(name)]
     headers: Sequence[tuple[bytes, bytes]] = [
         (b"access-control-allow-methods", b"GET, POST, DELETE"),
-        (b"access-control-allow-headers", ALLOWED_HEADERS.encode()),
+        (b"access-control-allow-headers", ", ".join([ALLOWED_HEADERS, *stainless]).encode()),
         (b"access-control-max-age", b"600"),
         (b"content-length", b"0"),
     ]

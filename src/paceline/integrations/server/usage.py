@@ -49,18 +49,20 @@ def timings(answer: Answer) -> dict[str, Any]:
 
 
 def metrics(answer: Answer) -> dict[str, Any]:
-    """vLLM's ``metrics.speculative_decoding``: rounds with a draft, and what came of them."""
+    """vLLM's ``metrics.speculative_decoding``: rounds with a draft, and what came of them. Its histogram has the number
+    of rounds that accepted 0, 1, ... up to ``num_spec_tokens`` tokens; aiperf refuses another form."""
     drafts = [one for result in answer.results for one in result.rounds if one.drafted]
     totals = answer.totals
     histogram = Counter(one.accepted for one in drafts)
+    deepest = max((one.depth for one in drafts), default=0)
     found = {
         "mean_acceptance_length": 1 + totals.accepted / len(drafts) if drafts else 1.0,
         "draft_acceptance_rate": totals.ratio("acceptance_rate"),
-        "acceptance_histogram": {str(count): histogram[count] for count in sorted(histogram)},
+        "acceptance_histogram": [histogram[count] for count in range(deepest + 1)],
         "num_spec_steps": len(drafts),
         "num_accepted_draft_tokens": totals.accepted,
         "num_draft_tokens": totals.drafted,
-        "num_spec_tokens": max((one.depth for one in drafts), default=0),
+        "num_spec_tokens": deepest,
         "num_rounds": totals.rounds,
         "tokens_per_round": totals.tokens_per_round,
         "accepted_by_source": _by_source(answer),
