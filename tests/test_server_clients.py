@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +101,19 @@ class Bursting:
 
 def served(name: str, source: str | Path, **how: Any) -> Served:
     lm = paceline.load(source, dtype="float32", probe=False)
-    serving: Any = Bursting(lm.serving(at_once=4))
-    return Served(name=name, lm=lm, serving=serving, **how)
+    return Served(name=name, lm=lm, serving=bursting(lm), **how)
+
+
+def bursting(lm: paceline.LanguageModel) -> Any:
+    return Bursting(lm.serving(at_once=4))
 
 
 @contextmanager
 def listening(models: Sequence[Served], **how: Any) -> Iterator[str]:
     """The address of a server in a thread."""
     bound, ready = bind("127.0.0.1", 0), threading.Event()
-    server = server_for(make_app(Models(models), **how), ready=ready.set)
+    own = [replace(one, serving=bursting(one.lm)) for one in models]  # a server closes its servings at its end
+    server = server_for(make_app(Models(own), **how), ready=ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     try:
@@ -513,7 +518,7 @@ def test_a_client_tries_again_when_too_many_wait(models: list[Served], monkeypat
     monkeypatch.setattr("time.sleep", waited.append)
     with listening(models[:1], limits=limits) as url, OpenAI(base_url=f"{url}/v1", api_key="none") as client:
         client.completions.create(**how)
-        monkeypatch.setattr(models[0].serving, "waiting", 1, raising=False)
+        monkeypatch.setattr(Bursting, "waiting", 1, raising=False)
         with pytest.raises(openai.RateLimitError) as caught:
             client.completions.create(**how)
     assert waited == [1.0, 1.0]  # the server's retry-after, twice
