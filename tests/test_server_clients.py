@@ -198,7 +198,7 @@ def test_a_chat_streams_what_it_answers_whole(url: str, model: str, count: int) 
         assert [part.finish_reason for part in mine] == [None] * (len(mine) - 1) + [choice.finish_reason]
         tokens = [one for part in mine if part.logprobs for one in part.logprobs.content or ()]
         assert tokens == choice.logprobs.content
-        assert max(len(part.logprobs.content) for part in mine if part.logprobs) == BURST
+        assert max(len(part.logprobs.content) for part in mine if part.logprobs) >= BURST
         assert all(len(one.top_logprobs) == 2 and one.logprob <= 0 for one in tokens)
     assert sum(len(choice.logprobs.content) for choice in whole.choices) == whole.usage.completion_tokens
     assert chunks[-1].choices == []
@@ -615,7 +615,7 @@ def test_tokens_in_the_forms_of_llama_cpp_and_of_vllm(url: str) -> None:
     assert vllm["count"] == len(ids) == len(vllm["token_strs"])
     assert post(url, "/detokenize", tokens=ids).json()["content"].strip() == text
     assert httpx.get(f"{url}/health").json() == {"status": "ok"}
-    assert httpx.get(f"{url}/props").json()["total_slots"] == 4
+    assert httpx.get(f"{url}/props").json()["total_slots"] == Limits().at_once
 
 
 def test_the_trailing_numbers_are_those_that_aiperf_reads(url: str) -> None:
