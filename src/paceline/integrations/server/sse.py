@@ -63,7 +63,7 @@ async def with_errors(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[byt
             yield DONE
 
 
-class Stream(StreamingResponse):
+class SentFrames(StreamingResponse):
     """Sends frames. However that ends, the frames are closed at once, and then ``close`` is called: a client may leave
     before the first frame, or while one is being sent, when no error reaches the generator."""
 
@@ -83,6 +83,6 @@ class Stream(StreamingResponse):
 
 def streamed(
     frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], seconds: float, close: Callable[[], None]
-) -> Stream:
+) -> SentFrames:
     """The response that sends these frames, and calls ``close`` afterwards."""
-    return Stream(with_pings(with_errors(frames), seconds), headers, close)
+    return SentFrames(with_pings(with_errors(frames), seconds), headers, close)
