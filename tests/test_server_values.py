@@ -132,14 +132,28 @@ def test_values_that_no_text_can_be_written_with(server: HttpServer) -> None:
         ({"prompt": "word " * 4 * context}, "context"),
         ({"logit_bias": {str(size): 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 9: 1}}, "logit_bias names token 999999999"),
         ({"logit_bias": {"9" * 400: 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"logit_bias": {str(number): 1 for number in range(50_000)}}, "logit_bias"),
         ({"logit_bias": {"\u0663": 10**400}}, "logit_bias"),
         ({"temperature": -1}, "temperature"),
         ({"top_p": 7}, "top_p"),
-        ({"logprobs": 10**9}, "logprobs"),
+        ({"logprobs": 21}, "logprobs: input should be less than or equal to 20"),
     ):
         error = server.refuses(COMPLETION, {"prompt": "a", **MODEST, **wrong})
         assert sentence in error["message"], (wrong, error)
+
+
+def test_minus_one_is_a_value(server: HttpServer) -> None:
+    """It is no limit only for the number of tokens and for the cut to the best ones."""
+    asked = {"prompt": "Once upon a time", "max_tokens": 40, "seed": 1}
+
+    def text(**more: float) -> str:
+        return str(server.post(COMPLETION, {**asked, **more}).json()["choices"][0]["text"])
+
+    assert text(presence_penalty=-1.0) == text(presence_penalty=-1.000001) != text()
+    assert text(top_k=-1) == text()
 
 
 def test_values_that_are_odd_and_right(server: HttpServer) -> None:

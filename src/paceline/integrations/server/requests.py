@@ -15,6 +15,8 @@ from paceline.law.settings import Sampling
 from paceline.law.table import table
 
 Json = dict[str, Any]
+MOST_LOGPROBS = 20
+"""Candidates of a token that an answer lists. All of a vocabulary would make gigabytes of a long text."""
 SIMPLE = {row.name: (row.kind | None, None) for row in table(Sampling) if row.kind is not None}
 BY_TOKEN = {
     row.name: (dict[str, float] | None, None)
@@ -140,7 +142,7 @@ class ChatRequest(Writes):
     messages: list[Json] = Field(min_length=1)
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0)
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -154,7 +156,7 @@ class CompletionRequest(Writes):
     """``POST /v1/completions``."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
-    logprobs: int | None = Field(None, ge=0)
+    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     echo: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
@@ -183,7 +185,7 @@ class ResponseRequest(Writes):
     tools: list[Json] | None = None
     tool_choice: Literal["none", "auto", "required"] | Json | None = None
     parallel_tool_calls: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0)
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     metadata: Json | None = None
 
 

@@ -24,6 +24,7 @@ LLAMA_CPP = "speculative.n_max"
 MOST_DRAFTED = 256
 SAFE = re.compile(r"(?:\d+|\d*\.\d+|true|false|shared|none|paper)", re.IGNORECASE)
 """The values that a request may give an option of a method: none that names a file or a model."""
+TOKEN = re.compile(r"[0-9]{1,9}")
 PLANNER = re.compile(r"fixed(:\d{1,4})?|adaptive|calibrated|default")
 UNSERVED = {
     "allowed_token_ids": "write a logit_bias, or structured_outputs",
@@ -50,7 +51,7 @@ def settings_of(body: Writes, served: Served, limits: Limits, *, most: int | Non
     given: dict[str, Any] = {**served.defaults}
     given.setdefault("temperature", served.lm.defaults.get("temperature", USUAL_TEMPERATURE))
     given |= {name: value for name in SIMPLE if name != "seed" and not _is_off(value := getattr(body, name))}
-    given |= {name: _by_token(name, value) for name in BY_TOKEN if (value := getattr(body, name)) is not None}
+    given |= {name: _by_token(name, value, served) for name in BY_TOKEN if (value := getattr(body, name)) is not None}
     given["seed"] = seed
     given["max_new_tokens"] = _within(most, limits)
     given |= _endings(body, served)
@@ -78,11 +79,14 @@ def _refuse_unserved(body: Writes) -> None:
             raise ApiError(f"{name} is not served; {advice}", param=name, code="unsupported")
 
 
-def _by_token(name: str, given: Mapping[str, float]) -> dict[int, float]:
+def _by_token(name: str, given: Mapping[str, float], served: Served) -> dict[int, float]:
     """A setting by tokens; JSON has texts for keys."""
+    size = served.lm.target.vocab_size
     for token in given:
-        if not token.isdecimal():
+        if not TOKEN.fullmatch(token):
             raise ApiError(f"{name} has token ids for keys, not {token[:20]!r}", param=name)
+        if int(token) >= size:
+            raise ApiError(f"{name} names token {token}, and the model has {size} tokens", param=name)
     return {int(token): value for token, value in given.items()}
 
 
