@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,9 @@ def server() -> Iterator[str]:
     command = [sys.executable, "-m", "paceline", "serve", "--model", "pocket", "--no-probe", "--port", "0"]
     command += ["--draft-model", "pocket-draft"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as run:
         try:
             assert run.stdout is not None
             yield run.stdout.readline().split(" on ")[1].split(" ")[0]
