@@ -282,12 +282,12 @@ def test_a_real_tokenizer_streams_what_it_writes_whole(tmp_path: Path) -> None:
     of characters."""
     if not REAL.exists():
         pytest.skip("real tokenizers are not here: ../shared/data/tokenizers is absent")
-    tokenizer = AutoTokenizer.from_pretrained(REAL / "qwen2-2.5-3")
+    tokenizer = AutoTokenizer.from_pretrained(REAL / "gpt2")
     tokenizer.chat_template = CHATML
     tokenizer.save_pretrained(tmp_path)
     families.build("llama", vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id).save_pretrained(tmp_path)
     body = {"messages": HELLO, "tools": TOOLS, "logprobs": True, **SHORT, "max_tokens": 60}
-    with listening([served("qwen", tmp_path)]) as url:
+    with listening([served("gpt2", tmp_path)]) as url:
         whole = strict(ChatCompletion, post(url, "/v1/chat/completions", **body).text)
         *data, _ = frames(url, "/v1/chat/completions", **body)
         prompt = post(url, "/apply-template", messages=HELLO, tools=TOOLS).json()["prompt"]
@@ -450,6 +450,18 @@ def test_responses_are_kept_continued_and_deleted(client: OpenAI) -> None:
         client.responses.retrieve(unkept.id)
 
 
+def test_a_response_includes_logprobs_where_they_are_asked_for(client: OpenAI) -> None:
+    how: dict[str, Any] = {"model": POCKET, **ASKED}
+    for more, alternatives in (({"include": ["message.output_text.logprobs"]}, 0), ({"top_logprobs": 2}, 2)):
+        told = client.responses.with_raw_response.create(**how, **more)  # type: ignore[arg-type]
+        assert "x-paceline-ignored" not in told.headers
+        entries = told.parse().output[0].content[0].logprobs  # type: ignore[union-attr,index]
+        assert [len(one.top_logprobs) for one in entries or ()] == [alternatives] * 12
+    other = client.responses.with_raw_response.create(**how, include=["reasoning.encrypted_content"])
+    assert other.headers["x-paceline-ignored"] == "include"
+    assert other.parse().output[0].content[0].logprobs == []  # type: ignore[union-attr,index]
+
+
 def test_the_helper_for_streams_puts_a_response_together(client: OpenAI) -> None:
     whole = client.responses.create(model=POCKET, **ASKED)
     with client.responses.stream(model=POCKET, **ASKED) as stream:
@@ -476,6 +488,7 @@ def test_models_are_listed_and_found(url: str, client: OpenAI) -> None:
         ({"model": "gpt-9"}, openai.NotFoundError, "model"),
         ({"temperature": "hot"}, openai.BadRequestError, "temperature"),
         ({"messages": []}, openai.BadRequestError, "messages"),
+        ({"max_tokens": 0}, openai.BadRequestError, "max_tokens"),
         ({"n": 99}, openai.BadRequestError, "n"),
         ({"extra_body": {"bad_words": ["x"]}}, openai.BadRequestError, "bad_words"),
         ({"extra_body": {"draft_model": "other"}}, openai.BadRequestError, "draft_model"),

@@ -178,6 +178,7 @@ class ResponseRequest(Writes):
     input: str | list[Json]
     instructions: str | None = None
     previous_response_id: str | None = None
+    include: list[str] | None = None
     max_output_tokens: int | None = None
     store: bool | None = None
     text: TextOptions | None = None

@@ -19,6 +19,8 @@ from paceline.integrations.server.stored import Store
 from paceline.integrations.server.wishes import ignored_fields, settings_of
 
 TEXTS = ("input_text", "output_text", "text")
+LOGPROBS = "message.output_text.logprobs"
+"""The one thing that ``include`` may name here."""
 
 
 class Response(Job[ResponseRequest]):
@@ -42,14 +44,15 @@ class Response(Job[ResponseRequest]):
         self.items = Items(self.id)
 
     def ignored(self) -> list[str]:
-        return ignored_fields(self.body)
+        others = {*(self.body.include or ())} - {LOGPROBS}
+        return [*ignored_fields(self.body), *(["include"] if others else [])]
 
     def _settings(self) -> Options:
         body = self.body
         most = body.max_output_tokens if body.max_output_tokens is not None else body.max_tokens
         given = settings_of(body, self.served, self.limits, most=most, seed=self.seed)
-        if body.top_logprobs is not None:
-            given["logprobs"] = body.top_logprobs
+        if body.top_logprobs is not None or LOGPROBS in (body.include or ()):
+            given["logprobs"] = body.top_logprobs or 0
         effort = None if body.reasoning is None else body.reasoning.effort
         if variables := variables_for(body.chat_template_kwargs, effort, self.tools):
             given["chat_template_kwargs"] = variables

@@ -94,6 +94,8 @@ def _within(most: int | None, limits: Limits) -> int | None:
     if most in (None, OFF):
         return limits.tokens
     assert most is not None, "None was handled"
+    if most < 1:
+        raise ApiError(f"max_tokens is at least 1, not {most}", param="max_tokens")
     return most if limits.tokens is None else min(most, limits.tokens)
 
 
