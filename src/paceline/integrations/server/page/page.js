@@ -49,7 +49,8 @@ function error(text) {
 
 function failed(problem) {
   if (problem.name === "AbortError") return;
-  error(problem.status === UNAUTHORIZED ? `The server asks for an API key. ${problem.message}` : sentence(problem.message));
+  const refused = store.key() ? "The server does not accept this API key." : "The server asks for an API key.";
+  error(problem.status === UNAUTHORIZED ? refused : sentence(problem.message));
   if (problem.status === UNAUTHORIZED) openSettings(true);
 }
 
@@ -166,7 +167,8 @@ async function startRace(text, signal) {
   prompt.value = text;
   grow();
   try {
-    await race(request, raceMethod(), by("together").checked, store.key(), signal, showFigures);
+    const method = raceMethod();
+    await race({ request, method, drafts: drafting(method) }, by("together").checked, store.key(), signal, showFigures);
   } catch (problem) {
     failed(problem);
   }
@@ -271,7 +273,7 @@ function folded() {
 
 watch();
 bind();
-bindSettings(connect);
+bindSettings(connect, failed);
 samples();
 folded();
 openChat(store.newChat());
