@@ -104,6 +104,8 @@ function takeBack(text, question, item, frame) {
   question.remove();
   item.remove();
   by("empty").hidden = chat.messages.length > 0;
+  const last = chat.messages.at(-1)?.answer;
+  showFigures(last ? Answer.restored(last) : new Answer());
   prompt.value ||= text;
   grow();
   by("said").textContent = "";

@@ -65,7 +65,7 @@ class Lane {
       [number(found.speed, 1), "tokens/s"],
       [number(found.each, 2), "per round"],
       [String(found.tokens), "tokens"],
-      [number(found.seconds, 2), "s"],
+      [number(found.seconds, 2), "seconds"],
     ];
     this.facts.replaceChildren(
       ...facts.map(([value, unit]) => {

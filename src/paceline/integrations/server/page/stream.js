@@ -78,6 +78,7 @@ async function asked(path, options) {
 
 /** A message in one line, of a length that can be read. */
 export function sentence(message) {
-  const line = String(message ?? "").replace(/\s+/g, " ").trim();
+  const said = String(message ?? "").replace(/\s+/g, " ").trim();
+  const line = said.replace(/^[a-z]+ /, (word) => word[0].toUpperCase() + word.slice(1));
   return line.length > LONGEST_SENTENCE ? `${line.slice(0, LONGEST_SENTENCE)}…` : line;
 }
