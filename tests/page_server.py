@@ -108,7 +108,8 @@ def _last(text: list[Burst], seconds: float) -> dict[str, Any]:
         "draft_n_accepted": accepted,
     }
     usage = {"prompt_tokens": 9, "completion_tokens": len(tokens), "total_tokens": 9 + len(tokens)}
-    steps = {"mean_acceptance_length": len(tokens) / max(1, len(text)), "num_spec_steps": len(text)}
+    rounds = len(text) - 1  # the first token comes with the prompt
+    steps = {"num_rounds": rounds, "tokens_per_round": (len(tokens) - 1) / max(1, rounds)}
     return {**_head(), "choices": [], "usage": usage, "timings": timings, "metrics": {"speculative_decoding": steps}}
 
 

@@ -36,6 +36,7 @@ from paceline.integrations.server.responses import Response as Responding
 from paceline.integrations.server.sse import JsonAnswer
 from paceline.integrations.server.stored import Store
 from paceline.integrations.server.tokens import apply_template, detokenize, tokenize
+from paceline.integrations.server.wishes import usual_temperature
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -163,7 +164,8 @@ async def _metrics(request: Request) -> Response:
 async def _props(request: Request) -> Response:
     served = request.app.state.models.named(request.query_params.get("model"))
     found = await asyncio.to_thread(served.props)
-    return JsonAnswer({**found, "total_slots": request.app.state.limits.at_once})
+    found |= {"default_temperature": usual_temperature(served), "total_slots": request.app.state.limits.at_once}
+    return JsonAnswer(found)
 
 
 async def _stored(request: Request) -> Response:

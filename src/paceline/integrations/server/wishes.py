@@ -49,7 +49,7 @@ def settings_of(body: Writes, served: Served, limits: Limits, *, most: int | Non
     """The settings that a request names, with the server's defaults; ``most`` is its number of new tokens."""
     _refuse_unserved(body)
     given: dict[str, Any] = {**served.defaults}
-    given.setdefault("temperature", served.lm.defaults.get("temperature", USUAL_TEMPERATURE))
+    given["temperature"] = usual_temperature(served)
     given |= {name: value for name in SIMPLE if name != "seed" and not _is_off(value := getattr(body, name))}
     given |= {name: _by_token(name, value, served) for name in BY_TOKEN if (value := getattr(body, name)) is not None}
     given["seed"] = seed
@@ -59,6 +59,12 @@ def settings_of(body: Writes, served: Served, limits: Limits, *, most: int | Non
     if body.prediction is not None:
         given["prediction"] = body.prediction.text
     return cast(Options, given)
+
+
+def usual_temperature(served: Served) -> float:
+    """That of requests that name none: the server's, else the model's own, else the protocol's."""
+    own = served.lm.defaults.get("temperature", USUAL_TEMPERATURE)
+    return float(served.defaults.get("temperature", own))
 
 
 def _is_off(value: object) -> bool:

@@ -50,6 +50,7 @@ export class Answer {
     if (piece.token === null) return;
     this.tokens += 1;
     this.counts.set(token.source, (this.counts.get(token.source) ?? 0) + 1);
+    this.drafting ??= token.kind !== "plain" || !!token.source; // whether the first token was drafted
     if (!token.source) this.own.set(token.kind, (this.own.get(token.kind) ?? 0) + 1);
     if (this.rounds.at(-1)?.round !== token.round) this.rounds.push({ round: token.round, sources: [] });
     this.rounds.at(-1).sources.push(token.source);
@@ -116,9 +117,11 @@ export class Answer {
   }
 
   get promptRound() {
-    // The forward over the prompt brings one token and drafts nothing; it is no round.
-    const first = this.rounds[0];
-    return first?.round === 0 && first.sources.length === 1 && first.sources[0] === "" ? 0 : -1;
+    // The forward over a prompt brings one token and is no round. There is none if the prompt's rows were kept. Only
+    // the report at the end says which is true; before it, a first token without a draft is taken for the prompt's.
+    const [first, told] = [this.rounds[0], this.report.metrics?.speculative_decoding?.num_rounds];
+    if (told !== undefined) return told < this.rounds.length ? 0 : -1;
+    return first?.round === 0 && !this.drafting ? 0 : -1;
   }
 
   figures() {
@@ -133,11 +136,11 @@ export class Answer {
     for (const [source, count] of this.counts) accepted += source ? count : 0;
     return {
       speed: timings.predicted_per_second || measured,
-      each: rounds > 0 ? (this.tokens - apart) / rounds : (speculative.mean_acceptance_length ?? null),
+      each: rounds > 0 ? (this.tokens - apart) / rounds : (speculative.tokens_per_round ?? null),
       first: this.first === null ? null : (this.first - this.asked) / 1000,
       seconds: this.last === null ? 0 : (this.last - this.asked) / 1000,
       tokens: total,
-      rounds: rounds > 0 ? rounds : (speculative.num_spec_steps ?? 0),
+      rounds: rounds > 0 ? rounds : (speculative.num_rounds ?? 0),
       drafted: timings.draft_n ?? speculative.num_draft_tokens ?? null,
       accepted: timings.draft_n_accepted ?? accepted,
     };

@@ -49,7 +49,8 @@ function error(text) {
 
 function failed(problem) {
   if (problem.name === "AbortError") return;
-  error(problem.status === UNAUTHORIZED ? `The server asks for an API key. ${problem.message}` : sentence(problem.message));
+  const refused = store.key() ? "The server does not accept this API key." : "The server asks for an API key.";
+  error(problem.status === UNAUTHORIZED ? refused : sentence(problem.message));
   if (problem.status === UNAUTHORIZED) openSettings(true);
 }
 
@@ -103,6 +104,8 @@ function takeBack(text, question, item, frame) {
   question.remove();
   item.remove();
   by("empty").hidden = chat.messages.length > 0;
+  const last = chat.messages.at(-1)?.answer;
+  showFigures(last ? Answer.restored(last) : new Answer());
   prompt.value ||= text;
   grow();
   by("said").textContent = "";
@@ -166,7 +169,8 @@ async function startRace(text, signal) {
   prompt.value = text;
   grow();
   try {
-    await race(request, raceMethod(), by("together").checked, store.key(), signal, showFigures);
+    const method = raceMethod();
+    await race({ request, method, drafts: drafting(method) }, by("together").checked, store.key(), signal, showFigures);
   } catch (problem) {
     failed(problem);
   }
@@ -271,7 +275,7 @@ function folded() {
 
 watch();
 bind();
-bindSettings(connect);
+bindSettings(connect, failed);
 samples();
 folded();
 openChat(store.newChat());

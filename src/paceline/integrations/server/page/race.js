@@ -65,7 +65,7 @@ class Lane {
       [number(found.speed, 1), "tokens/s"],
       [number(found.each, 2), "per round"],
       [String(found.tokens), "tokens"],
-      [number(found.seconds, 2), "s"],
+      [number(found.seconds, 2), "seconds"],
     ];
     this.facts.replaceChildren(
       ...facts.map(([value, unit]) => {
@@ -78,16 +78,15 @@ class Lane {
 }
 
 /** Run it; both texts and the outcome are shown. Drafts go first: methods that remember texts gain nothing from it. */
-export async function race(request, method, together, key, signal, seen) {
+export async function race({ request, method, drafts }, together, key, signal, seen) {
   by("verdict").hidden = true;
   const drafted = new Lane("lane-drafted", `With drafts: ${method}`, seen);
   const plain = new Lane("lane-plain", "Plain decoding", seen);
   by("race-about").textContent = together
     ? `Both run together and share the machine. Seed ${request.seed}.`
     : `One after the other, with drafts first: each has the machine to itself. Seed ${request.seed}.`;
-  const { method: _, ...undrafted } = request;
-  const first = () => drafted.run({ ...request, method }, key, signal, seen);
-  const second = () => plain.run({ ...undrafted, speculative: false }, key, signal, seen);
+  const first = () => drafted.run({ ...request, ...drafts }, key, signal, seen);
+  const second = () => plain.run({ ...request, speculative: false }, key, signal, seen);
   try {
     if (together) await both(first(), second());
     else {
@@ -119,7 +118,8 @@ function compare(drafted, plain, together) {
   verdict(same, equal ? "equal" : "unequal");
   if (!fast || !slow) return;
   const ratio = element("strong", "", `${(fast / slow).toFixed(2)}×`);
-  by("verdict").append(" ", ratio, ` the tokens per second of plain decoding, ${how}.`);
+  const none = drafted.answer.figures().accepted ? "" : " No draft was accepted.";
+  by("verdict").append(" ", ratio, element("span", "", ` the tokens per second of plain decoding in this race, ${how}.${none}`));
 }
 
 function difference(one, other) {

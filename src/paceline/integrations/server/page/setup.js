@@ -21,12 +21,21 @@ export function openSettings(asksForKey = false) {
 
 /** What the server has. It throws what went wrong. */
 export async function learn() {
-  const [models, props] = await Promise.all([get("v1/models", key()), get("props", key())]);
-  Object.assign(server, props, { models: models.data.map((one) => one.id) });
-  if (!server.methods?.length) server.methods = [server.default_method];
-  if (!server.methods.includes(PLAIN)) server.methods = [...server.methods, PLAIN];
+  const models = await get("v1/models", key());
+  server.models = models.data.map((one) => one.id);
   options("model", server.models, server.models[0]);
+  await learnModel();
+}
+
+/** What the server says of the chosen model. */
+async function learnModel() {
+  const asked = settings.model;
+  const props = await get(`props?model=${encodeURIComponent(asked)}`, key());
+  if (asked !== settings.model) return; // another was chosen meanwhile
+  Object.assign(server, props);
+  server.methods = [...new Set([server.default_method, ...(props.methods ?? []), PLAIN])];
   options("method", server.methods, server.default_method);
+  field("temperature").placeholder = `default: ${server.default_temperature ?? "the model's"}`;
   const context = server.context_length ? `${server.context_length.toLocaleString("en")} tokens of context` : "";
   by("model-note").textContent = context;
   by("about-server").textContent = server.version ? `Paceline ${server.version}` : "";
@@ -49,7 +58,7 @@ function named() {
   by("chosen").textContent = [settings.model, settings.method].filter(Boolean).join(" · ");
 }
 
-export function bindSettings(keyChanged) {
+export function bindSettings(keyChanged, failed) {
   for (const name of [...NUMBERS, "system"]) field(name).value = settings[name] ?? "";
   if (key()) by("key-row").hidden = false;
   field("key").value = key();
@@ -64,6 +73,7 @@ export function bindSettings(keyChanged) {
       named();
     });
   }
+  field("model").addEventListener("change", () => learnModel().catch(failed));
   by("settings-button").addEventListener("click", () => openSettings());
   by("settings-close").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
@@ -80,7 +90,8 @@ export function settingsAreValid() {
 }
 
 export function raceMethod() {
-  return settings.method === PLAIN ? server.default_method : settings.method;
+  if (settings.method !== PLAIN) return settings.method;
+  return server.default_method === PLAIN ? server.methods.find((name) => name !== PLAIN) : server.default_method;
 }
 
 export const randomSeed = () => Math.floor(Math.random() * LARGEST_SEED);
@@ -96,6 +107,8 @@ export function requestOf(messages) {
   return request;
 }
 
-export function drafting() {
-  return settings.method === PLAIN ? { speculative: false } : { method: settings.method };
+/** How a request names its method. The server's own goes without saying: it may be one that no request may name. */
+export function drafting(method = settings.method) {
+  if (method === PLAIN) return { speculative: false };
+  return method === server.default_method ? {} : { method };
 }

@@ -1,6 +1,7 @@
 // The server's protocol: requests, the stream of an answer, and errors as one sentence.
 
 const LONGEST_SENTENCE = 300;
+const BROKEN = "The connection ended before the text did.";
 
 export class ServerError extends Error {
   constructor(message, status = 0) {
@@ -26,7 +27,7 @@ export async function* chunks(request, key, signal) {
     if (chunk.error) throw new ServerError(sentence(chunk.error.message), chunk.error.code);
     yield chunk;
   }
-  throw new ServerError("The connection ended before the text did.");
+  throw new ServerError(BROKEN);
 }
 
 /** The data of server-sent events; comments (`: ping`) and other fields are skipped. */
@@ -36,7 +37,7 @@ export async function* events(body) {
   let lines = [];
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch(broken);
       if (done) return;
       const parts = (rest + value).split(/\r\n|\n|\r(?!$)/);
       rest = parts.pop();
@@ -51,6 +52,11 @@ export async function* events(body) {
   } finally {
     reader.cancel().catch(() => {});
   }
+}
+
+/** A broken connection is an error with a sentence of ours; each browser has another one. */
+function broken(error) {
+  throw error.name === "AbortError" ? error : new ServerError(BROKEN);
 }
 
 function headers(key) {
@@ -72,6 +78,7 @@ async function asked(path, options) {
 
 /** A message in one line, of a length that can be read. */
 export function sentence(message) {
-  const line = String(message ?? "").replace(/\s+/g, " ").trim();
+  const said = String(message ?? "").replace(/\s+/g, " ").trim();
+  const line = said.replace(/^[a-z]+ /, (word) => word[0].toUpperCase() + word.slice(1));
   return line.length > LONGEST_SENTENCE ? `${line.slice(0, LONGEST_SENTENCE)}…` : line;
 }

@@ -115,7 +115,8 @@ export function legend(target, answer) {
   ];
   const items = rows.map(([classes, name, count]) => {
     const item = element("li");
-    const share = element("small", "", `${Math.round((100 * count) / answer.tokens)} %`);
+    const percent = Math.round((100 * count) / answer.tokens);
+    const share = element("small", "", `${percent || "<1"} %`);
     item.append(element("span", `t ${classes}`, name), element("b", "", String(count)), share);
     return item;
   });
