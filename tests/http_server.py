@@ -23,7 +23,7 @@ import paceline
 from paceline.integrations.server import requests
 from paceline.integrations.server.app import make_app
 from paceline.integrations.server.doors import Doors
-from paceline.integrations.server.models import Limits, Models, Served
+from paceline.integrations.server.models import Limits, Models, ServedModel
 from paceline.integrations.server.run import bind, server_for, url_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,7 +85,7 @@ class HttpServer:
         return parts.hostname, parts.port
 
     @property
-    def served(self) -> Served:
+    def served(self) -> ServedModel:
         """The first model, where it runs in this process."""
         assert self.models is not None, "it runs in a process of its own"
         return self.models.first
@@ -199,7 +199,7 @@ def frames_of(body: bytes) -> list[str]:
 def pocket(**limits: Any) -> Models:
     """The bundled model as a server serves it."""
     lm = paceline.load("pocket")
-    return Models([Served(name="pocket", lm=lm, serving=lm.serving(**limits))])
+    return Models([ServedModel(name="pocket", lm=lm, serving=lm.serving(**limits))])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from paceline import InputError, LanguageModel
 from paceline.context import Context, Ending
 from paceline.drafters import Drafter, make_drafter
 from paceline.drafters.given import beside
-from paceline.drafters.prediction import ACCEPTED, REJECTED, Following, Prediction
+from paceline.drafters.prediction import ACCEPTED, REJECTED, Prediction, PredictionState
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.law import Sampling
@@ -161,7 +161,7 @@ def test_the_bounds_see_a_copy_that_does_not_come_back(monkeypatch: pytest.Monke
     """Without places behind a skip, and without those behind a match."""
     for method, edit in (("_skips", "replaced by as many"), ("_found", "deleted")):
         with monkeypatch.context() as patched:
-            patched.setattr(Following, method, lambda text: [])
+            patched.setattr(PredictionState, method, lambda text: [])
             if method == "_found":
                 with pytest.raises(AssertionError):
                     test_a_copy_comes_back_after_an_edit(edit)
@@ -172,7 +172,7 @@ def test_the_bounds_see_a_copy_that_does_not_come_back(monkeypatch: pytest.Monke
 
 
 def test_a_wrong_count_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Following, "count", lambda text, tokens, parents, verdict: text.tally.add(ACCEPTED, 1))
+    monkeypatch.setattr(PredictionState, "count", lambda text, tokens, parents, verdict: text.tally.add(ACCEPTED, 1))
     with pytest.raises(AssertionError):
         _counts_add_up(copied(FILE, FILE))
 

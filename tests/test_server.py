@@ -15,7 +15,7 @@ import pytest
 import paceline
 from paceline.api.model import LanguageModel
 from paceline.integrations.server.app import make_app
-from paceline.integrations.server.models import Limits, Models, Served
+from paceline.integrations.server.models import Limits, Models, ServedModel
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 PROMPTS = (
@@ -33,17 +33,17 @@ def lm() -> LanguageModel:
 
 
 @contextmanager
-def serving(lm: LanguageModel, limits: Limits | None = None, **how: Any) -> Iterator[Served]:
+def serving(lm: LanguageModel, limits: Limits | None = None, **how: Any) -> Iterator[ServedModel]:
     with lm.serving(**how) as texts:
-        yield Served(name="pocket", lm=lm, serving=texts, drafts={"pocket-draft": "pocket-draft"})
+        yield ServedModel(name="pocket", lm=lm, serving=texts, drafts={"pocket-draft": "pocket-draft"})
 
 
-def client(served: Served, limits: Limits | None = None) -> httpx.AsyncClient:
+def client(served: ServedModel, limits: Limits | None = None) -> httpx.AsyncClient:
     app = make_app(Models([served]), limits=limits)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", timeout=120)
 
 
-def ask(served: Served, path: str, body: dict[str, Any], limits: Limits | None = None) -> httpx.Response:
+def ask(served: ServedModel, path: str, body: dict[str, Any], limits: Limits | None = None) -> httpx.Response:
     async def asking() -> httpx.Response:
         async with client(served, limits) as http:
             return await http.post(path, json=body)
@@ -294,7 +294,7 @@ def test_waiting_is_bounded(lm: LanguageModel) -> None:
     limits = Limits(at_once=1, waiting=2)
     body = {"prompt": PROMPTS[0], "max_tokens": 30, "seed": 1}
 
-    async def asking(served: Served) -> list[httpx.Response]:
+    async def asking(served: ServedModel) -> list[httpx.Response]:
         async with client(served, limits) as http:
             return list(await asyncio.gather(*(http.post(TEXT, json=body) for _ in range(12))))
 
@@ -323,7 +323,7 @@ DRAFTS = {"num_draft_tokens": 3}
 
 
 def test_prometheus_counts_what_was_answered(lm: LanguageModel) -> None:
-    async def asking(served: Served) -> str:
+    async def asking(served: ServedModel) -> str:
         async with client(served) as http:
             for _ in range(3):
                 body = {"prompt": PROMPTS[4], "max_tokens": 8, "temperature": 0, "method": "lookup", **DRAFTS}

@@ -38,7 +38,7 @@ from paceline.api.serving import Serving
 from paceline.api.writing import Writing
 from paceline.integrations.server.app import make_app
 from paceline.integrations.server.doors import Doors, digest_of
-from paceline.integrations.server.models import Limits, Models, Served
+from paceline.integrations.server.models import Limits, Models, ServedModel
 from paceline.integrations.server.run import bind, server_for, url_of
 from test_docs import blocks
 from tokenizer_kinds import REAL
@@ -99,9 +99,9 @@ class Bursting:
             yield held
 
 
-def served(name: str, source: str | Path, **how: Any) -> Served:
+def served(name: str, source: str | Path, **how: Any) -> ServedModel:
     lm = paceline.load(source, dtype="float32", probe=False)
-    return Served(name=name, lm=lm, serving=bursting(lm), **how)
+    return ServedModel(name=name, lm=lm, serving=bursting(lm), **how)
 
 
 def bursting(lm: paceline.LanguageModel) -> Any:
@@ -109,7 +109,7 @@ def bursting(lm: paceline.LanguageModel) -> Any:
 
 
 @contextmanager
-def listening(models: Sequence[Served], **how: Any) -> Iterator[str]:
+def listening(models: Sequence[ServedModel], **how: Any) -> Iterator[str]:
     """The address of a server in a thread."""
     bound, ready = bind("127.0.0.1", 0), threading.Event()
     own = [replace(one, serving=bursting(one.lm)) for one in models]  # a server closes its servings at its end
@@ -137,12 +137,12 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def models(chatty: Path) -> list[Served]:
+def models(chatty: Path) -> list[ServedModel]:
     return [served(POCKET, POCKET, drafts={"pocket-draft": "pocket-draft"}), served(CHATTY, chatty)]
 
 
 @pytest.fixture(scope="module")
-def url(models: list[Served]) -> Iterator[str]:
+def url(models: list[ServedModel]) -> Iterator[str]:
     with listening(models) as found:
         yield found
 
@@ -505,7 +505,7 @@ def test_errors_are_the_clients_own_classes(
         assert caught.value.request_id
 
 
-def test_a_key_is_asked_for(models: list[Served]) -> None:
+def test_a_key_is_asked_for(models: list[ServedModel]) -> None:
     with listening(models[:1], doors=Doors(keys=(digest_of("secret"),))) as url:
         with OpenAI(base_url=f"{url}/v1", api_key="other") as wrong, pytest.raises(openai.AuthenticationError):
             wrong.models.list()
@@ -513,7 +513,7 @@ def test_a_key_is_asked_for(models: list[Served]) -> None:
             assert len(right.models.list().data) == 1
 
 
-def test_the_client_of_a_page_on_another_site_may_ask(models: list[Served]) -> None:
+def test_the_client_of_a_page_on_another_site_may_ask(models: list[ServedModel]) -> None:
     """openai-node in a browser, whose own headers the browser asks about first."""
     asked = "authorization,content-type,x-stainless-lang,x-stainless-retry-count,openai-project,x-other"
     site = {"origin": "https://a.example", "access-control-request-headers": asked}
@@ -524,7 +524,7 @@ def test_the_client_of_a_page_on_another_site_may_ask(models: list[Served]) -> N
     assert told.headers["access-control-allow-origin"] == "https://a.example"
 
 
-def test_a_client_tries_again_when_too_many_wait(models: list[Served], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_tries_again_when_too_many_wait(models: list[ServedModel], monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits(waiting=2)
     how: dict[str, Any] = {"model": POCKET, "prompt": ["a", "b"], "max_tokens": 2}
     waited: list[float] = []

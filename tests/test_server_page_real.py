@@ -20,7 +20,7 @@ from browser import Browser
 from paceline.api.model import LanguageModel
 from paceline.integrations.server.app import make_app
 from paceline.integrations.server.doors import Doors, digest_of
-from paceline.integrations.server.models import Models, Served
+from paceline.integrations.server.models import Models, ServedModel
 from paceline.integrations.server.run import bind, server_for, url_of
 
 pytestmark = pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing()))
@@ -44,9 +44,9 @@ def lm() -> LanguageModel:
 
 
 @contextmanager
-def listening(lm: LanguageModel, doors: Doors | None = None) -> Iterator[tuple[str, Served]]:
+def listening(lm: LanguageModel, doors: Doors | None = None) -> Iterator[tuple[str, ServedModel]]:
     """The address of a server that runs in a thread, and its model. At its end it ends all texts."""
-    served = Served(name="pocket", lm=lm, serving=lm.serving(), defaults={**DRAFTING, "temperature": 0})
+    served = ServedModel(name="pocket", lm=lm, serving=lm.serving(), defaults={**DRAFTING, "temperature": 0})
     bound = bind("127.0.0.1", 0)
     server = server_for(make_app(Models([served]), doors=doors))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)

@@ -16,7 +16,7 @@ from paceline.files.reading import read_pipe
 
 if TYPE_CHECKING:
     from paceline.integrations.server.doors import Doors
-    from paceline.integrations.server.models import Limits, Models, Served
+    from paceline.integrations.server.models import Limits, Models, ServedModel
 
 HOST, PORT = "127.0.0.1", 8000
 KEY_BYTES = 1 << 20
@@ -122,9 +122,9 @@ def models_of(options: argparse.Namespace) -> Models:
     return Models([_served(options, model, name) for model, name in zip(options.models, names, strict=True)])
 
 
-def _served(options: argparse.Namespace, model: str, name: str) -> Served:
+def _served(options: argparse.Namespace, model: str, name: str) -> ServedModel:
     from paceline.api.settings import split_settings
-    from paceline.integrations.server.models import Served
+    from paceline.integrations.server.models import ServedModel
 
     drafts = {Path(one).name or one: one for one in options.draft_models}
     named = {"method": options.method, "planner": options.planner, "draft_model": next(iter(drafts.values()), None)}
@@ -138,7 +138,7 @@ def _served(options: argparse.Namespace, model: str, name: str) -> Served:
         raise InputError(f"{model} has no tokenizer, and clients send texts; put tokenizer.json into its folder")
     lm.lease(how)  # a draft model that does not fit is found now
     serving = lm.serving(at_once=options.max_batch, kept=options.max_kept, max_rows=options.max_rows)
-    return Served(name=name, lm=lm, serving=serving, defaults=defaults, drafts=drafts)
+    return ServedModel(name=name, lm=lm, serving=serving, defaults=defaults, drafts=drafts)
 
 
 def limits_of(options: argparse.Namespace) -> Limits:

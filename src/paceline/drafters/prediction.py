@@ -50,7 +50,7 @@ _LAST = len(_SCORES) - 1
 
 
 @dataclass
-class Place:
+class PredictedPlace:
     """A place of the prediction at which the text may go on: the next token's, and how many agreed before it."""
 
     at: int
@@ -72,13 +72,13 @@ class Edit:
 
 
 @dataclass(eq=False)
-class Following:
+class PredictionState:
     """One text and where it is in its prediction."""
 
     context: Context
     told: list[int]
     """The prediction."""
-    places: list[Place]
+    places: list[PredictedPlace]
     """Where the text may go on, the likeliest first."""
     known: int
     """Tokens of the context that were followed."""
@@ -111,7 +111,9 @@ class Following:
     def _follow(self, token: int) -> None:
         told, before = self.told, self.places
         self.places = [
-            Place(place.at + 1, place.run + 1) for place in before if place.at < len(told) and told[place.at] == token
+            PredictedPlace(place.at + 1, place.run + 1)
+            for place in before
+            if place.at < len(told) and told[place.at] == token
         ]
         if not self.fresh:
             if self.places:
@@ -133,12 +135,12 @@ class Following:
 
     def _keep_best(self) -> None:
         """The likeliest places, each once."""
-        best: dict[int, Place] = {}
+        best: dict[int, PredictedPlace] = {}
         for place in sorted(self.places, key=lambda place: -place.run):  # stable: of equals the first
             best.setdefault(place.at, place)
         self.places = list(best.values())[:KEPT]
 
-    def _back(self, place: Place) -> None:
+    def _back(self, place: PredictedPlace) -> None:
         """The text is back at a place; what it wrote in between is an edit."""
         start = max(place.at - place.run, self.left)
         new = self.fresh[: len(self.fresh) - (place.at - start)] if place.at - start <= len(self.fresh) else []
@@ -159,7 +161,7 @@ class Following:
         if self.fresh != edit.new + self.told[behind : behind + more]:
             return False
         edit.taken, edit.met = edit.taken + 1, edit.met + 1
-        self.places, self.fresh = [Place(behind + more, SURE)], []
+        self.places, self.fresh = [PredictedPlace(behind + more, SURE)], []
         return True
 
     def _pass_edit(self, at: int) -> None:
@@ -173,25 +175,25 @@ class Following:
         edit = self.edits.get(self.told[at]) if at < len(self.told) else None
         return edit if edit is not None and edit.old == self.told[at : at + len(edit.old)] else None
 
-    def _found(self) -> list[Place]:
+    def _found(self) -> list[PredictedPlace]:
         """Places behind the last tokens of the text, the nearest ahead first."""
         start = max(self.context.prompt_length, self.known - LONGEST)
         ending = self.context.listed(start)[: self.known - start]
-        elsewhere = [Place(at + 1, size) for at, size in self.endings.like(ending, PLACES) if size >= SURE]
+        elsewhere = [PredictedPlace(at + 1, size) for at, size in self.endings.like(ending, PLACES) if size >= SURE]
         if elsewhere:
             longest = max(place.run for place in elsewhere)
             return [min((p for p in elsewhere if p.run == longest), key=lambda p: (p.at < self.left, p.at))]
         near, last = self.told[self.left : self.left + NEAR], ending[-1]
-        found = [Place(self.left + i + 1, 1) for i, token in enumerate(near) if token == last]
+        found = [PredictedPlace(self.left + i + 1, 1) for i, token in enumerate(near) if token == last]
         for place in found:
             if len(ending) > 1 and place.at > 1 and self.told[place.at - 2] == ending[-2]:
                 place.run = 2
         return sorted(found, key=lambda place: -place.run)[:2]
 
-    def _skips(self) -> list[Place]:
+    def _skips(self) -> list[PredictedPlace]:
         """Places behind as many tokens as were written since the text left the prediction, behind one and none."""
         ahead = dict.fromkeys((len(self.fresh), 1, 0)) if len(self.fresh) <= LONGEST_EDIT else (0,)
-        return [Place(self.left + skip, 0) for skip in ahead if self.left + skip < len(self.told)]
+        return [PredictedPlace(self.left + skip, 0) for skip in ahead if self.left + skip < len(self.told)]
 
     def draft(self, budget: Budget) -> DraftTree:
         """What follows each of the places, and both sides of each edit that is expected."""
@@ -225,7 +227,7 @@ class Following:
 class _Growing:
     """A draft tree that grows by the ways in which the text may go on. Equal paths are one."""
 
-    def __init__(self, text: Following, budget: Budget) -> None:
+    def __init__(self, text: PredictionState, budget: Budget) -> None:
         self.text, self.nodes = text, budget.nodes
         self.tokens: list[int] = []
         self.parents: list[int] = []
@@ -244,7 +246,7 @@ class _Growing:
             self.scores[known] = max(self.scores[known], score)
         return known
 
-    def add(self, parent: int, place: Place, count: int) -> None:
+    def add(self, parent: int, place: PredictedPlace, count: int) -> None:
         """The likeliest way on from a place; behind it the other side of the first edit on this way."""
         told, at, run, depth = self.text.told, place.at, place.run, 0
         other: tuple[int, list[int], int, float] | None = None
@@ -297,12 +299,12 @@ class Prediction(Drafter):
     nodes = 64
     counters = (ACCEPTED, REJECTED)
 
-    def open(self, context: Context) -> Following | None:
+    def open(self, context: Context) -> PredictionState | None:
         """None for a text without a prediction: then every call returns at once."""
         told = list(context.prediction)
-        return Following(context, told, [Place(0, BEGUN)], context.prompt_length) if told else None
+        return PredictionState(context, told, [PredictedPlace(0, BEGUN)], context.prompt_length) if told else None
 
-    def propose_one(self, state: Following | None, budget: Budget) -> DraftTree:
+    def propose_one(self, state: PredictionState | None, budget: Budget) -> DraftTree:
         if state is None:
             return EMPTY
         state.catch_up()
@@ -315,5 +317,5 @@ class Prediction(Drafter):
                 if state.drafted is not None:
                     state.count(scores.tokens.tolist(), scores.parents.tolist(), verdict)
 
-    def counts(self, state: Following | None) -> Mapping[str, float]:
+    def counts(self, state: PredictionState | None) -> Mapping[str, float]:
         return NOTHING_COUNTED if state is None else state.tally.take()

@@ -37,7 +37,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenAnswer:
     """One answer as its client saw it."""
 
     seconds_to_first: float
@@ -59,7 +59,7 @@ class Load:
     clients: int
     rates: list[float] = field(default_factory=list)
     """Tokens per second of all clients together, a number for each round."""
-    answers: list[Seen] = field(default_factory=list)
+    answers: list[SeenAnswer] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         first = [1000 * one.seconds_to_first for one in self.answers]
@@ -110,7 +110,7 @@ def load(
 def _round(one: Load, prompts: Sequence[str], tokens: int, requests: int, number: int) -> None:
     """The requests of one round."""
     numbers = iter(range(number * one.clients * requests, (number + 1) * one.clients * requests))
-    lock, answers, errors = threading.Lock(), list[Seen](), list[Exception]()
+    lock, answers, errors = threading.Lock(), list[SeenAnswer](), list[Exception]()
 
     def client() -> None:
         while not errors:
@@ -135,7 +135,7 @@ def _round(one: Load, prompts: Sequence[str], tokens: int, requests: int, number
     one.answers += answers
 
 
-def ask(asked: Asked, prompt: str, tokens: int, seed: int) -> Seen:
+def ask(asked: Asked, prompt: str, tokens: int, seed: int) -> SeenAnswer:
     """One completion, streamed."""
     body = {"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True, "seed": seed}
     body |= {"stream_options": {"include_usage": True}, **asked.body}
@@ -152,7 +152,7 @@ def ask(asked: Asked, prompt: str, tokens: int, seed: int) -> Seen:
     if first is None:
         raise Unavailable(f"{asked.name} answered {prompt[:40]!r} without a text")
     count = int(usage.get("completion_tokens") or len(text))
-    return Seen(first - began, ended - began, count, "".join(text))
+    return SeenAnswer(first - began, ended - began, count, "".join(text))
 
 
 def events(asked: Asked, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

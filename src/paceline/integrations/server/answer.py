@@ -15,7 +15,7 @@ from paceline.api.writing import Generation, Writing
 from paceline.engine.counters import Totals
 from paceline.integrations.server.errors import ApiError, busy
 from paceline.integrations.server.flows import merged, within
-from paceline.integrations.server.models import Limits, Served
+from paceline.integrations.server.models import Limits, ServedModel
 
 if TYPE_CHECKING:
     from paceline.api.piece import Piece
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Answer:
     """One or several texts of one model, written for one request."""
 
-    def __init__(self, served: Served, limits: Limits, request_id: str) -> None:
+    def __init__(self, served: ServedModel, limits: Limits, request_id: str) -> None:
         self.served, self.limits, self.request_id = served, limits, request_id
         self.created = int(time.time())
         self.writings: list[Writing] = []

@@ -14,15 +14,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from paceline.integrations.server.chat import Chat
-from paceline.integrations.server.completions import Completion
+from paceline.integrations.server.chat import ChatJob
+from paceline.integrations.server.completions import CompletionJob
 from paceline.integrations.server.doors import Doors, Guard
 from paceline.integrations.server.errors import ApiError, api_error
 from paceline.integrations.server.flows import Left
-from paceline.integrations.server.job import Job
+from paceline.integrations.server.job import TextJob
 from paceline.integrations.server.models import Limits, Models
 from paceline.integrations.server.page import page_routes
-from paceline.integrations.server.record import Recorder
+from paceline.integrations.server.record import AnswerRecorder
 from paceline.integrations.server.requests import (
     BodyT,
     ChatRequest,
@@ -32,7 +32,7 @@ from paceline.integrations.server.requests import (
     TemplateRequest,
     TokenizeRequest,
 )
-from paceline.integrations.server.responses import Response as Responding
+from paceline.integrations.server.responses import ResponseJob
 from paceline.integrations.server.sse import JsonAnswer
 from paceline.integrations.server.stored import Store
 from paceline.integrations.server.tokens import apply_template, detokenize, tokenize
@@ -58,12 +58,12 @@ def make_app(models: Models, *, limits: Limits | None = None, doors: Doors | Non
         lifespan=lifespan,
     )
     app.state.models, app.state.limits = models, limits
-    app.state.recorder, app.state.store = Recorder(models), Store()
+    app.state.recorder, app.state.store = AnswerRecorder(models), Store()
     return app
 
 
 def _routes(models: Models, limits: Limits) -> list[Route]:
-    def writes(job: type[Job[Any]], body: type[BodyT]) -> Endpoint:
+    def writes(job: type[TextJob[Any]], body: type[BodyT]) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             return await job(await read_body(request, body, limits), request, models, limits).respond()
 
@@ -76,13 +76,13 @@ def _routes(models: Models, limits: Limits) -> list[Route]:
 
         return endpoint
 
-    chat, completion = writes(Chat, ChatRequest), writes(Completion, CompletionRequest)
+    chat, completion = writes(ChatJob, ChatRequest), writes(CompletionJob, CompletionRequest)
     posts: dict[str, Endpoint] = {
         "/v1/chat/completions": chat,
         "/chat/completions": chat,
         "/v1/completions": completion,
         "/completions": completion,
-        "/v1/responses": writes(Responding, ResponseRequest),
+        "/v1/responses": writes(ResponseJob, ResponseRequest),
         "/tokenize": answers(tokenize, TokenizeRequest),
         "/detokenize": answers(detokenize, DetokenizeRequest),
         "/apply-template": answers(apply_template, TemplateRequest),

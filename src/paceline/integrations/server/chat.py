@@ -16,7 +16,7 @@ from paceline.integrations.server.forms import (
     tools_for,
     variables_for,
 )
-from paceline.integrations.server.job import Job
+from paceline.integrations.server.job import TextJob
 from paceline.integrations.server.replies import ChatReply, Delta
 from paceline.integrations.server.requests import ChatRequest
 from paceline.integrations.server.sse import DONE, frame
@@ -25,7 +25,7 @@ from paceline.integrations.server.wishes import ignored_fields, settings_of
 CHUNK, WHOLE = "chat.completion.chunk", "chat.completion"
 
 
-class Chat(Job[ChatRequest]):
+class ChatJob(TextJob[ChatRequest]):
     """The reply to a conversation, ``n`` times."""
 
     prefix = "chatcmpl-"

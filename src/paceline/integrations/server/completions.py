@@ -11,7 +11,7 @@ from paceline.api.settings import Options
 from paceline.integrations.server.chat import as_piece
 from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.forms import form_settings
-from paceline.integrations.server.job import Job
+from paceline.integrations.server.job import TextJob
 from paceline.integrations.server.requests import CompletionRequest
 from paceline.integrations.server.sse import DONE, frame
 from paceline.integrations.server.wishes import ignored_fields, prompts_of, settings_of
@@ -27,7 +27,7 @@ def finish_of(finish: str | None) -> str:
     return FINISHES.get(str(finish), "stop")
 
 
-class Completion(Job[CompletionRequest]):
+class CompletionJob(TextJob[CompletionRequest]):
     """The continuations of one or several prompts, ``n`` of each."""
 
     prefix = "cmpl-"

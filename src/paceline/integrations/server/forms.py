@@ -11,7 +11,7 @@ from paceline.api.settings import Options
 from paceline.grammar import Grammar
 from paceline.grammar.base import LAYOUTS
 from paceline.integrations.server.errors import ApiError
-from paceline.integrations.server.models import Served
+from paceline.integrations.server.models import ServedModel
 from paceline.integrations.server.replies import ReplyFormat, format_of
 from paceline.integrations.server.requests import ChatRequest, Format, Json, Structured, ToolChoice
 
@@ -78,7 +78,7 @@ def choice_of(body: ChatRequest) -> str | None:
 
 
 def form_settings(
-    served: Served,
+    served: ServedModel,
     given: Options,
     *,
     tools: Sequence[Json] = (),
@@ -107,7 +107,7 @@ def forces_call(choice: str | None) -> bool:
     return choice == "required" or (choice or "").startswith(NAMED)
 
 
-def reply_format(served: Served, choice: str | None) -> ReplyFormat:
+def reply_format(served: ServedModel, choice: str | None) -> ReplyFormat:
     """How the reply is read. A call that is forced is written as JSON, with the markers of the model's family where
     these are text."""
     own = format_of(served.vocabulary)
@@ -116,13 +116,13 @@ def reply_format(served: Served, choice: str | None) -> ReplyFormat:
     return replace(format_of(served.vocabulary, "llama"), reasoning=own.reasoning)
 
 
-def special_names(served: Served) -> set[str]:
+def special_names(served: ServedModel) -> set[str]:
     """The names of special tokens, which no grammar can name."""
     vocabulary = served.vocabulary
     return {vocabulary.token_bytes(token).decode(errors="replace") for token in vocabulary.specials}
 
 
-def reasoning_end(served: Served, begun: str) -> str | None:
+def reasoning_end(served: ServedModel, begun: str) -> str | None:
     """The marker that ends the reasoning which a prompt has opened; None where it has opened none."""
     markers = format_of(served.vocabulary).reasoning
     return markers[1] if markers and begun.rstrip().endswith(markers[0].rstrip()) else None

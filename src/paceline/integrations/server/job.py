@@ -13,8 +13,8 @@ from starlette.responses import Response
 from paceline.api.settings import new_seed
 from paceline.integrations.server.answer import Answer
 from paceline.integrations.server.flows import unless_left
-from paceline.integrations.server.models import Limits, Models, Served
-from paceline.integrations.server.record import Recorder
+from paceline.integrations.server.models import Limits, Models, ServedModel
+from paceline.integrations.server.record import AnswerRecorder
 from paceline.integrations.server.requests import BodyT
 from paceline.integrations.server.sse import JsonAnswer, streamed
 from paceline.integrations.server.usage import numbers
@@ -32,7 +32,7 @@ def request_id_of(request: Request) -> str:
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-class Job(Generic[BodyT]):
+class TextJob(Generic[BodyT]):
     """A request for texts. An endpoint says which texts they are, and how chunks and whole answers look."""
 
     prefix = ""
@@ -40,14 +40,14 @@ class Job(Generic[BodyT]):
 
     def __init__(self, body: BodyT, request: Request, models: Models, limits: Limits) -> None:
         self.body, self.request, self.limits = body, request, limits
-        self.served: Served = models.named(getattr(body, "model", None))
+        self.served: ServedModel = models.named(getattr(body, "model", None))
         self.id = f"{self.prefix}{uuid.uuid4().hex}"
         self.request_id = request.state.request_id
         given = getattr(body, "seed", None)
         self.seed = new_seed() if given is None else given % SEEDS
         """Of all texts of the request, which differ by their numbers."""
         self.answer = Answer(self.served, limits, self.id)
-        self.record: Recorder = request.app.state.recorder
+        self.record: AnswerRecorder = request.app.state.recorder
 
     @property
     def streams(self) -> bool:

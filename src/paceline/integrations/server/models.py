@@ -45,7 +45,7 @@ class Limits:
 
 
 @dataclass(eq=False)
-class Served:
+class ServedModel:
     """One model, and the settings that its texts have by default."""
 
     name: str
@@ -117,20 +117,20 @@ class Served:
 class Models:
     """Those of a server. The first one answers requests that name none."""
 
-    def __init__(self, served: Sequence[Served]) -> None:
+    def __init__(self, served: Sequence[ServedModel]) -> None:
         self._served = {one.name: one for one in served}
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._served.values())
 
     def __len__(self) -> int:
         return len(self._served)
 
     @property
-    def first(self) -> Served:
+    def first(self) -> ServedModel:
         return next(iter(self))
 
-    def named(self, name: str | None) -> Served:
+    def named(self, name: str | None) -> ServedModel:
         """The model of this name."""
         if name is None:
             return self.first

@@ -20,7 +20,7 @@ POSITIONS = 16
 """Positions of a draft that are counted one by one."""
 
 
-class Recorder:
+class AnswerRecorder:
     """The metrics of one server."""
 
     def __init__(self, models: Models) -> None:

@@ -11,7 +11,7 @@ from paceline.api.settings import Options
 from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.forms import NAMED, form_settings, messages_for, reply_format, variables_for
 from paceline.integrations.server.items import Event, Items
-from paceline.integrations.server.job import Job
+from paceline.integrations.server.job import TextJob
 from paceline.integrations.server.replies import ChatReply
 from paceline.integrations.server.requests import SIMPLE, Json, ResponseRequest
 from paceline.integrations.server.sse import frame
@@ -23,7 +23,7 @@ LOGPROBS = "message.output_text.logprobs"
 """The one thing that ``include`` may name here."""
 
 
-class Response(Job[ResponseRequest]):
+class ResponseJob(TextJob[ResponseRequest]):
     """The reply to a conversation, as items."""
 
     prefix = "resp_"

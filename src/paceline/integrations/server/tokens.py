@@ -7,7 +7,7 @@ from typing import Any
 from paceline.api.prompts import messages_of
 from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.forms import messages_for, variables_for
-from paceline.integrations.server.models import Models, Served
+from paceline.integrations.server.models import Models, ServedModel
 from paceline.integrations.server.requests import DetokenizeRequest, Json, TemplateRequest, TokenizeRequest
 from paceline.vocabulary.transcript import render
 
@@ -60,7 +60,7 @@ def apply_template(body: TemplateRequest, models: Models) -> dict[str, Any]:
 
 
 def _rendered(
-    served: Served, messages: list[Json], tools: list[Json] | None, variables: Json | None
+    served: ServedModel, messages: list[Json], tools: list[Json] | None, variables: Json | None
 ) -> tuple[str, bool]:
     """A conversation's text, and whether special tokens must still be put in front of it."""
     if not messages:

@@ -13,7 +13,7 @@ from paceline.api.settings import Options
 from paceline.drafters.spec import BUILT_IN, methods_in
 from paceline.errors import InputError
 from paceline.integrations.server.errors import ApiError
-from paceline.integrations.server.models import Limits, Served
+from paceline.integrations.server.models import Limits, ServedModel
 from paceline.integrations.server.requests import BY_TOKEN, SIMPLE, Writes
 
 USUAL_TEMPERATURE = 1.0
@@ -45,7 +45,7 @@ UNSERVED = {
 """Fields that would change the text if they were obeyed, so that they cannot be ignored."""
 
 
-def settings_of(body: Writes, served: Served, limits: Limits, *, most: int | None, seed: int) -> Options:
+def settings_of(body: Writes, served: ServedModel, limits: Limits, *, most: int | None, seed: int) -> Options:
     """The settings that a request names, with the server's defaults; ``most`` is its number of new tokens."""
     _refuse_unserved(body)
     given: dict[str, Any] = {**served.defaults}
@@ -61,7 +61,7 @@ def settings_of(body: Writes, served: Served, limits: Limits, *, most: int | Non
     return cast(Options, given)
 
 
-def usual_temperature(served: Served) -> float:
+def usual_temperature(served: ServedModel) -> float:
     """That of requests that name none: the server's, else the model's own, else the protocol's."""
     own = served.lm.defaults.get("temperature", USUAL_TEMPERATURE)
     return float(served.defaults.get("temperature", own))
@@ -85,7 +85,7 @@ def _refuse_unserved(body: Writes) -> None:
             raise ApiError(f"{name} is not served; {advice}", param=name, code="unsupported")
 
 
-def _by_token(name: str, given: Mapping[str, float], served: Served) -> dict[int, float]:
+def _by_token(name: str, given: Mapping[str, float], served: ServedModel) -> dict[int, float]:
     """A setting by tokens; JSON has texts for keys."""
     size = served.lm.target.vocab_size
     for token in given:
@@ -105,7 +105,7 @@ def _within(most: int | None, limits: Limits) -> int | None:
     return most if limits.tokens is None else min(most, limits.tokens)
 
 
-def _endings(body: Writes, served: Served) -> dict[str, Any]:
+def _endings(body: Writes, served: ServedModel) -> dict[str, Any]:
     """When the text ends."""
     found: dict[str, Any] = {}
     if body.stop is not None:
@@ -140,7 +140,7 @@ class AtLeast:
 # --- drafting ---
 
 
-def _drafting(body: Writes, served: Served) -> dict[str, Any]:
+def _drafting(body: Writes, served: ServedModel) -> dict[str, Any]:
     """How the text is drafted. It changes nothing but the speed."""
     if body.speculative is False or ("draft_model" in body.model_fields_set and body.draft_model is None):
         return {"method": "plain", "draft_model": None, "planner": None}
@@ -208,7 +208,9 @@ def _takes_model(spec: str) -> bool:
 # --- prompts ---
 
 
-def prompts_of(given: str | list[str] | list[int] | list[list[int]], served: Served) -> list[str | NDArray[np.int64]]:
+def prompts_of(
+    given: str | list[str] | list[int] | list[list[int]], served: ServedModel
+) -> list[str | NDArray[np.int64]]:
     """The prompts of a completion: texts or token ids, one or several."""
     if isinstance(given, str):
         return [given]
@@ -221,7 +223,7 @@ def prompts_of(given: str | list[str] | list[int] | list[list[int]], served: Ser
     return [_ids(ids, served) for ids in given if isinstance(ids, list)]
 
 
-def _ids(ids: list[int], served: Served) -> NDArray[np.int64]:
+def _ids(ids: list[int], served: ServedModel) -> NDArray[np.int64]:
     size = served.lm.target.vocab_size
     for token in ids:
         if not 0 <= token < size:
