@@ -73,7 +73,7 @@ class BackOff(RecentMean):
 
 
 @dataclass(eq=False)
-class Rest:
+class SharedRest:
     """Rounds without drafts for which the planner is not asked, of texts that are written together. Each of them emits
     one token, so the length of a text says how many are over."""
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget
-from paceline.planning.backoff import BEARABLE, LONGEST, RUN, BackOff, Rest, Steady
+from paceline.planning.backoff import BEARABLE, LONGEST, RUN, BackOff, SharedRest, Steady
 from paceline.planning.base import Draft, Outcome, Why
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, choose
@@ -118,7 +118,7 @@ class Knowledge:
     saved: float = BEARABLE
     """Time that probe nodes may lose, in plain rounds; at first as much as a source may."""
     round: RoundState = field(default_factory=RoundState)
-    rest: Rest = field(default_factory=Rest)
+    rest: SharedRest = field(default_factory=SharedRest)
     pending: WeakKeyDictionary[Context, list[UndecidedDraft]] = field(default_factory=WeakKeyDictionary)
     waited: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Batch size and class of length -> rounds that went without drafts so that they are timed."""
