@@ -42,6 +42,8 @@ class World:
     """What one of its levels takes."""
     seconds_reading: float = 0.0
     """What it takes to read for the drafter what it learns from a round."""
+    seconds_asking: float = 0.0
+    """What it takes for each text to ask the planner, and to show it the round."""
     shown: list[bool] = field(default_factory=list)
     """Whether the drafter was shown each round."""
     levels: list[int] = field(default_factory=list)
@@ -116,6 +118,7 @@ class World:
             outcomes.append(outcome)
             self.emitted += len(tokens)
         planner.review(outcomes)
+        spent += self.seconds_asking * len(contexts)
         self._note(spent + drafting, len(asking), sum(map(len, sent)), shown=shown)
         self.rests = budgets[0].rounds - 1
 

@@ -344,15 +344,18 @@ class Session:
 
         Not under the rejection rule, where the text depends on the drafts, and they begin with the first token.
         """
-        want = self._drafting.prompt_needs | replace(self._drafting.needs, logits=False, early_exit=None)
+        needs = self._drafting.prompt_needs
+        shown = needs != NOTHING or not self.drafter.skips or self.planner.awake(self.context)
+        want = needs | replace(self._drafting.needs, logits=False, early_exit=None) if shown else needs
         request = Request.of_prompt(self.rows, piece, want, ends_prompt=True)
         scores: Scores = yield from self._call("score", self.target, request)
         assert scores.prompt is not None, "the request has rows before the root"
         position = len(self.context)
         verdict = yield from self._judge(EMPTY, scores)
         self._keep(range(len(piece)))
-        yield from self._observe(scores.prompt, _read(len(piece) - 1))
-        yield from self._observe(scores, verdict)
+        if shown:
+            yield from self._observe(scores.prompt, _read(len(piece) - 1))
+            yield from self._observe(scores, verdict)
         self.seconds_prefill += self._ledger.close().total
         record = replace(self._record(position, NO_DRAFT, verdict), prefill=True)
         yield from self._end_round(record, EMPTY, verdict, scores)

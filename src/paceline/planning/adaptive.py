@@ -57,20 +57,27 @@ class Adaptive(Planner):
             self._own[context] = Knowledge(self._knowledge.costs.frozen(), live=False)
         return self._own[context]
 
+    def awake(self, context: Context) -> bool:
+        with self._lock:
+            return not self._known(context).asleep
+
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
         with self._lock:
             known = [self._known(room.context) for room in rooms]
             length = sum(len(room.context) for room in rooms) // len(rooms)
-            most = {each: self._budget(each, known.count(each), length) for each in set(known)}
+            texts: dict[Knowledge, list[Context]] = {}
+            for each, room in zip(known, rooms, strict=True):
+                texts.setdefault(each, []).append(room.context)
+            most = {each: self._budget(each, own, length) for each, own in texts.items()}
             places = [(each, room.depth) for each, room in zip(known, rooms, strict=True)]
             budgets = {(each, depth): most[each].within(depth) for each, depth in set(places)}
             return [budgets[place] for place in places]
 
-    def _budget(self, known: Knowledge, batch: int, length: int) -> Budget:
+    def _budget(self, known: Knowledge, contexts: Sequence[Context], length: int) -> Budget:
         """Begin a round of texts that share what is known: how large the draft of each may be."""
-        if (rest := known.begin(batch, length)) is not None:
+        if (rest := known.begin(contexts, length)) is not None:
             return rest
-        depth = UNLIMITED
+        depth, batch = UNLIMITED, len(contexts)
         if self._whole and known.live:
             known.round.texts = batch
             depth = known.round.levels = min(self._costly_levels, self._levels(known, batch, length))

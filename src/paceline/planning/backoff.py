@@ -1,9 +1,13 @@
-"""When to draft again: back-off of sources that were not worth their time, and the recent averages that judge them."""
+"""When to draft again: back-off of sources that were not worth their time, the recent averages that judge them, and the
+rounds that the texts of a batch go without drafts together."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
+from paceline.context import Context
 from paceline.recent import RecentMean
 
 LONGEST = 512
@@ -16,6 +20,8 @@ BEARABLE = 0.3
 """Tokens that it may lose before that, if its rounds lose some on average."""
 RUN = 0.97
 """The weight that earlier rounds keep with each new one, in the running rate."""
+JOINING = 16
+"""Texts that may join a rest: one that was abandoned in it, and is still held, must not delay others for ever."""
 NOTED = 0.9
 """The same for the seconds and the value of drafting."""
 
@@ -64,3 +70,32 @@ class BackOff(RecentMean):
         if self.value < 0 and (self.times >= TRIED or self.lost > BEARABLE):
             self.left = min(LONGEST, int(self.lost / patience))
             self.times, self.lost = 0, 0.0
+
+
+@dataclass(eq=False)
+class SharedRest:
+    """Rounds without drafts for which the planner is not asked, of texts that are written together. Each of them emits
+    one token, so the length of a text says how many are over."""
+
+    _ends: WeakKeyDictionary[Context, int] = field(default_factory=WeakKeyDictionary)
+    """Text -> its length when the planner is asked again."""
+    _joined: int = 0
+
+    def begin(self, contexts: Sequence[Context], rounds: int) -> None:
+        """All texts that are written ask the planner together. They rest for ``rounds`` rounds."""
+        self._joined = 0
+        self._ends.clear()
+        if rounds > 1:
+            self._ends.update((context, len(context) + rounds) for context in contexts)
+
+    def join(self, contexts: Sequence[Context]) -> int:
+        """For how many rounds these texts rest because the texts that they join do; 0 if those do not, or if the rest
+        of one of these is over."""
+        if not self._ends or self._joined >= JOINING or any(context in self._ends for context in contexts):
+            return 0
+        left = [end - len(context) for context, end in self._ends.items() if context.finish is None]
+        rounds = max(left, default=0)
+        if rounds > 0:
+            self._joined += len(contexts)
+            self._ends.update((context, len(context) + rounds) for context in contexts)
+        return max(0, rounds)

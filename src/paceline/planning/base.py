@@ -91,6 +91,11 @@ class Planner:
     `plan` alone.
     """
 
+    def awake(self, context: Context) -> bool:
+        """Whether a draft may soon be made for this text, which begins: else a drafter that skips rounds is not shown
+        the end of the prompt. Changes nothing."""
+        return True
+
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
         """How much the next draft of each sequence may hold. They will be scored together."""
         raise TypeError(f"planner {type(self).__name__} does not override plan")

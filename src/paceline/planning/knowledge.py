@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Budget
-from paceline.planning.backoff import BEARABLE, LONGEST, RUN, BackOff, Steady
+from paceline.planning.backoff import BEARABLE, LONGEST, RUN, BackOff, SharedRest, Steady
 from paceline.planning.base import Draft, Outcome, Why
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, choose
@@ -49,7 +49,7 @@ STRONG = (0.3, 1.0)
 """Values of a cheap draft, in tokens, between which it is judged apart whether the expensive part is worth its time."""
 
 
-SELDOM = 16
+SELDOM = 32
 """Of this many rounds without drafts, one is planned and timed."""
 
 BACKED_OFF = "drafting had not been worth its own time"
@@ -118,6 +118,7 @@ class Knowledge:
     saved: float = BEARABLE
     """Time that probe nodes may lose, in plain rounds; at first as much as a source may."""
     round: RoundState = field(default_factory=RoundState)
+    rest: SharedRest = field(default_factory=SharedRest)
     pending: WeakKeyDictionary[Context, list[UndecidedDraft]] = field(default_factory=WeakKeyDictionary)
     waited: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Batch size and class of length -> rounds that went without drafts so that they are timed."""
@@ -134,6 +135,12 @@ class Knowledge:
             self.backoffs[size] = replace(self.backoffs[max(smaller)]) if smaller else self._begun(size)
         return self.backoffs[size]
 
+    @property
+    def asleep(self) -> bool:
+        """Whether nothing was drafted in the last round, and nothing will be in the next one."""
+        backoff = self.backoffs.get(self.round.batch.bit_length())
+        return backoff is not None and backoff.active
+
     def _begun(self, size: int) -> BackOff:
         """Begin with trying, unless a draft is known to take more time than it can be expected to bring."""
         begun, effort, batch = BackOff(), self.effort, self.round.batch
@@ -149,8 +156,17 @@ class Knowledge:
         """Seconds of drafting without the expensive part, at this batch size."""
         return self.effort.cheap[self.round.batch.bit_length()]
 
-    def begin(self, batch: int, length: int) -> Budget | None:
-        """Begin a round. The empty budget of its drafts, if nothing is drafted in it."""
+    def begin(self, contexts: Sequence[Context], length: int) -> Budget | None:
+        """Begin a round. The empty budget of its drafts, if nothing is drafted in it. Texts that join others which rest
+        do as they do: alone they would be planned as a smaller batch."""
+        if joined := self.rest.join(contexts):
+            return replace(RESTING, rounds=joined)
+        budget = self._begin_all(len(contexts), length)
+        self.rest.begin(contexts, 1 if budget is None else budget.rounds)
+        return budget
+
+    def _begin_all(self, batch: int, length: int) -> Budget | None:
+        """Begin a round of all texts that are written."""
         now = self.round
         if not now.rests or now.batch != batch:
             now = self.round = RoundState(batch)
@@ -164,7 +180,7 @@ class Knowledge:
                 return SHOWN
             until_reviewed = backoff.left % SELDOM
             now.reviewed = until_reviewed == 0
-            if batch > 1 or now.reviewed:
+            if now.reviewed:
                 return RESTING
             rounds = min(until_reviewed, until_shown)
             self._pass(rounds - 1)
