@@ -109,9 +109,9 @@ async def random_load(lm: LanguageModel, serving: Serving, count: int, seed: int
     async def one(number: int) -> None:
         nonlocal left
         prompt, sample, how = asked[number]
-        await asyncio.sleep(dice.random() * 0.02 * count)
+        await asyncio.sleep(dice.random() * 0.002 * count)
         writing = Writing(lm, prompt, sample, *lm.settings_for(prompt, how))
-        pieces, leaves, slow = list[Piece](), dice.random() < 0.2, dice.random() < 0.2
+        pieces, leaves, slow, gone = list[Piece](), dice.random() < 0.2, dice.random() < 0.2, False
         async with aclosing(serving.read(lambda: writing)) as bursts:
             async for burst in bursts:
                 pieces += burst
@@ -119,9 +119,10 @@ async def random_load(lm: LanguageModel, serving: Serving, count: int, seed: int
                     await asyncio.sleep(0.02)
                 if leaves and dice.random() < 0.3:
                     left += 1
+                    gone = True
                     break
         assert serving.rows <= (serving.max_rows or 10**9) + 32 * 8
-        if pieces and writing.context.finish != "cancelled":
+        if pieces and not gone and writing.context.finish != "cancelled":
             assert_same(alone[number], pieces, writing, bits=bits)
         else:
             assert tokens_of(pieces) == alone[number].tokens[: len(tokens_of(pieces))]
@@ -135,7 +136,6 @@ def test_requests_have_the_texts_that_are_written_alone(quantize: str | None) ->
     lm = loaded(quantize)
     with lm.serving(at_once=6, kept=3, max_rows=230) as serving:
         assert run(random_load(lm, serving, 60, seed=5)) > 0
-        assert serving.pauses > 0
         assert (serving.waiting, serving.running, serving.paused) == (0, 0, 0)
         assert len(serving.kept) <= 3
         assert serving.rows <= 230
