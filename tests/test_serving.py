@@ -15,6 +15,7 @@ import paceline
 from engine import PROMPT, SIZE, habitual, tabled
 from paceline.api.model import LanguageModel
 from paceline.api.piece import Piece
+from paceline.api.schedule import FLOOR
 from paceline.api.serving import Serving, rows_that_fit
 from paceline.api.writing import Writing
 from paceline.errors import InputError, OutOfMemory
@@ -264,6 +265,9 @@ def test_the_rows_that_fit_come_from_the_free_memory() -> None:
     assert free
     assert 0.2 * free < rows * size < 0.6 * free
     assert rows_that_fit(tabled(), 16) is None
+    half = rows_that_fit(target, 16, models=2)
+    assert half is not None
+    assert 0.4 * rows < half < 0.6 * rows
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------
@@ -385,6 +389,52 @@ class Small(TableTarget):
             self.refused += 1
             raise MemoryError
         return super().submit(requests)
+
+
+class BrieflySmall(Small):
+    """Memory is short for a moment, and then plenty. Notes the most rows of three texts together."""
+
+    together = 0
+
+    def submit(self, requests: Any) -> Any:
+        self.memory = 10**6 if self.refused else 40
+        if len(requests) == 3:
+            self.together = max(self.together, sum(request.end for request in requests))
+        return super().submit(requests)
+
+
+@pytest.mark.parametrize("limit", [None, 1200])
+def test_after_a_shortage_of_memory_texts_are_written_together_again(limit: int | None) -> None:
+    target = BrieflySmall(habitual(), SIZE, eos=frozenset())
+    lm = LanguageModel(target)
+    how: Any = {"max_new_tokens": 390, "method": "plain"}
+
+    async def main() -> None:
+        with lm.serving(at_once=3, kept=0, max_rows=limit) as serving:
+            texts = [lm.write(PROMPT, **how) for _ in range(6)]
+            await asyncio.gather(*(read(serving, lambda text=text: text) for text in texts))  # type: ignore[misc]
+            assert serving.max_rows == limit
+            assert (serving._shared.schedule._most or 10**6) > 1000
+
+    run(main())
+    assert target.refused > 0
+    assert target.together > 900
+
+
+def test_a_shortage_of_memory_leaves_rows_for_several_texts() -> None:
+    """However little the texts held that had memory."""
+    target = Small(habitual(), SIZE)
+    lm = LanguageModel(target)
+
+    async def main() -> None:
+        with lm.serving(at_once=4, kept=0) as serving:
+            target.memory = 2 * len(PROMPT)
+            texts = [lm.write(PROMPT, max_new_tokens=2, method="plain") for _ in range(4)]
+            await asyncio.gather(*(read(serving, lambda text=text: text) for text in texts), return_exceptions=True)  # type: ignore[misc]
+            assert (serving._shared.schedule._most or FLOOR) >= FLOOR
+
+    run(main())
+    assert target.refused > 0
 
 
 def test_a_text_without_memory_ends_alone() -> None:
