@@ -15,7 +15,7 @@ import paceline
 from engine import PROMPT, SIZE, habitual, tabled
 from paceline.api.model import LanguageModel
 from paceline.api.piece import Piece
-from paceline.api.schedule import FLOOR
+from paceline.api.schedule import FLOOR, RowSchedule
 from paceline.api.serving import Serving, rows_that_fit
 from paceline.api.writing import Writing
 from paceline.errors import InputError, OutOfMemory
@@ -391,50 +391,62 @@ class Small(TableTarget):
         return super().submit(requests)
 
 
-class BrieflySmall(Small):
-    """Memory is short for a moment, and then plenty. Notes the most rows of three texts together."""
+LONG_PROMPT = 80
 
+
+class BrieflySmall(TableTarget):
+    """One of three texts has no memory, with the others and then alone. Afterwards there is plenty."""
+
+    refused = 0
     together = 0
+    """The most rows of three texts in one forward."""
+    schedule: RowSchedule | None = None
+    fewest = 10**6
+    """Rows that were allowed at any time."""
 
     def submit(self, requests: Any) -> Any:
-        self.memory = 10**6 if self.refused else 40
+        long = any(request.end > LONG_PROMPT for request in requests)
+        if long and (self.refused == 1 or (self.refused == 0 and len(requests) == 3)):
+            self.refused += 1
+            raise MemoryError
+        assert self.schedule is not None
+        self.fewest = min(self.fewest, self.schedule._most or self.fewest)
         if len(requests) == 3:
             self.together = max(self.together, sum(request.end for request in requests))
         return super().submit(requests)
 
 
-@pytest.mark.parametrize("limit", [None, 1200])
-def test_after_a_shortage_of_memory_texts_are_written_together_again(limit: int | None) -> None:
+def after_a_shortage(tokens: int, limit: int | None) -> tuple[BrieflySmall, int | None]:
+    """Three texts, of which one lacks memory at the beginning: their target, and the rows that are allowed then."""
     target = BrieflySmall(habitual(), SIZE, eos=frozenset())
     lm = LanguageModel(target)
-    how: Any = {"max_new_tokens": 390, "method": "plain"}
 
-    async def main() -> None:
+    async def main() -> int | None:
         with lm.serving(at_once=3, kept=0, max_rows=limit) as serving:
-            texts = [lm.write(PROMPT, **how) for _ in range(6)]
+            target.schedule = serving._shared.schedule
+            prompts = [PROMPT, PROMPT, [n % 5 for n in range(LONG_PROMPT)]]
+            texts = [lm.write(prompt, max_new_tokens=tokens, method="plain") for prompt in prompts]
             await asyncio.gather(*(read(serving, lambda text=text: text) for text in texts))  # type: ignore[misc]
+            assert [len(text.result().tokens) for text in texts] == [tokens] * 3
+            assert serving.pauses > 0
             assert serving.max_rows == limit
-            assert (serving._shared.schedule._most or 10**6) > 1000
+            return target.schedule._most
 
-    run(main())
-    assert target.refused > 0
-    assert target.together > 900
+    rows: int | None = run(main())
+    assert target.refused == 2
+    return target, rows
+
+
+@pytest.mark.parametrize("limit", [None, 1400])
+def test_after_a_shortage_of_memory_texts_are_written_together_again(limit: int | None) -> None:
+    target, rows = after_a_shortage(400, limit)
+    assert target.together > 600
+    assert rows is None or FLOOR < rows <= (limit or rows)
 
 
 def test_a_shortage_of_memory_leaves_rows_for_several_texts() -> None:
     """However little the texts held that had memory."""
-    target = Small(habitual(), SIZE)
-    lm = LanguageModel(target)
-
-    async def main() -> None:
-        with lm.serving(at_once=4, kept=0) as serving:
-            target.memory = 2 * len(PROMPT)
-            texts = [lm.write(PROMPT, max_new_tokens=2, method="plain") for _ in range(4)]
-            await asyncio.gather(*(read(serving, lambda text=text: text) for text in texts), return_exceptions=True)  # type: ignore[misc]
-            assert (serving._shared.schedule._most or FLOOR) >= FLOOR
-
-    run(main())
-    assert target.refused > 0
+    assert after_a_shortage(50, None)[0].fewest == FLOOR
 
 
 def test_a_text_without_memory_ends_alone() -> None:

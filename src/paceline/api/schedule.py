@@ -18,7 +18,8 @@ from paceline.errors import InputError
 from paceline.targets.lending import KeptRows
 
 CALM = 64
-"""Rounds without a shortage of memory after which texts may hold twice as many rows. Each shortage doubles it."""
+"""Rounds without a shortage of memory after which texts may hold twice as many rows; twice as long where more were
+tried and memory was short again."""
 LONGEST_CALM = 4096
 FLOOR = 64
 """Rows that texts may hold after any shortage; with fewer they would be written one at a time."""
@@ -104,9 +105,10 @@ class RowSchedule:
             self.pauses += 1
         self.kept.shrink(0)
         left = _rows([text for text in texts if text.stage is Stage.JOINED])
+        self._wait = CALM if self._most == self.max_rows else min(2 * self._wait, LONGEST_CALM)
         most = max(left, FLOOR)
         self._most = most if self._most is None else min(most, self._most)
-        self._calm, self._wait = 0, min(2 * self._wait, LONGEST_CALM)
+        self._calm = 0
 
     def _recover(self) -> None:
         """After a round without a shortage: every so many, allow twice as many rows, up to `max_rows`."""
@@ -118,8 +120,6 @@ class RowSchedule:
         self._calm, self._most = 0, min(2 * self._most, self.max_rows or UNLIMITED)
         if self._most == UNLIMITED and self.max_rows is None:
             self._most = None
-        if self._most == self.max_rows:
-            self._wait = CALM
 
     def _make_room(self, batch: TextBatch, joined: list[Scheduled]) -> None:
         """Pause texts until the others can go on."""
