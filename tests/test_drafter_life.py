@@ -11,7 +11,7 @@ import pytest
 
 import paceline
 from engine import PROMPT, tabled
-from paceline.api.drafters import KEPT
+from paceline.api.drafters import KEPT, PLANNERS
 from paceline.api.model import LanguageModel
 from paceline.api.settings import Settings
 from paceline.context import Context
@@ -58,13 +58,35 @@ def test_a_kept_drafter_is_disposed_of_once_when_it_is_forgotten(disposed: list[
     for number in range(KEPT + 2):
         lm.generate(PROMPT, method=f"mortal:number={number}", max_new_tokens=2)
     assert disposed == ["0", "1"], "the oldest go first"
-    lm.generate(PROMPT, method="mortal:number=5", max_new_tokens=2)
+    lm.generate(PROMPT, method="mortal:number=2", max_new_tokens=2)
+    lm.generate(PROMPT, method="mortal:number=new", max_new_tokens=2)
+    assert disposed == ["0", "1", "3"], "one that was used recently stays"
     lm.forget()
-    assert disposed == [str(number) for number in range(KEPT + 2)]
+    assert sorted(disposed) == sorted([*(str(number) for number in range(KEPT + 2)), "new"])
     lm.generate(PROMPT, method="mortal:number=again", max_new_tokens=2)
     del lm
     gc.collect()
-    assert disposed[KEPT + 2 :] == ["again"]
+    assert disposed[KEPT + 3 :] == ["again"]
+
+
+def test_what_a_text_is_given_makes_no_second_drafter_if_it_changes_none() -> None:
+    """Auto has the sources of predictions and grammars among its parts, and learns from all texts."""
+    lm = LanguageModel(tabled())
+    for method, count in (("auto", 1), ("plain", 1), ("forced", 2), ("lookup", 4), ("auto,auto", 4)):
+        given: list[list[str]] = [[], ["prediction"], ["grammar"], ["prediction", "grammar"]]
+        leases = [lm.lease(Settings(method=method), each) for each in given]
+        assert len({id(lease.drafter) for lease in leases}) == count, method
+        assert len({id(lm.planner(Settings(method=method), lease.drafter)) for lease in leases}) == count
+
+
+def test_few_planners_are_kept_and_the_default_one_always() -> None:
+    lm = LanguageModel(tabled())
+    drafter = lm.lease(Settings(method="lookup")).drafter
+    first = lm.planner(Settings(), drafter)
+    kept = [lm.planner(Settings(planner=f"fixed:{number}"), drafter) for number in range(1, PLANNERS + 9)]
+    assert len(lm._drafters._planners[drafter].known) == PLANNERS + 1
+    assert lm.planner(Settings(), drafter) is first
+    assert lm.planner(Settings(planner=f"fixed:{PLANNERS + 8}"), drafter) is kept[-1]
 
 
 @pytest.mark.parametrize("ending", thinned(["ends", "is closed", "is lost"]))

@@ -2,7 +2,9 @@
 
 import json
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -366,6 +368,44 @@ def test_a_forced_draft_is_what_the_grammar_leaves_and_then_its_end(lm: paceline
     assert later.tokens.tolist() == [*chain[1:], end]
 
 
+def test_forced_bytes_are_encoded_no_further_than_the_draft_goes(
+    lm: paceline.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lm.vocabulary is not None
+    said = " ".join(["The old man and the sea."] * 4000)
+    bound = Grammar.json_schema({"const": said}).bound(lm.vocabulary, lm.target.eos)
+    drafter = make_drafter("forced")
+    drafter.fit(lm.target, lm.vocabulary)
+    state = drafter.open(Context([5], Sampling(grammar=bound), Ending(max_new_tokens=50, eos=lm.target.eos)))
+    whole = spelled(lm.vocabulary, [5], json.dumps(said).encode())
+    encode, lengths = Vocabulary.encode, list[int]()
+
+    def measured(self: Vocabulary, text: str, **how: Any) -> Any:
+        lengths.append(len(text))
+        return encode(self, text, **how)
+
+    monkeypatch.setattr(Vocabulary, "encode", measured)
+    (draft,) = drafter.propose([Ask(state, Budget(12, 12))])
+    assert draft.tokens.tolist() == whole[:12]
+    assert 0 < max(lengths) < 1000
+
+
+def test_forced_bytes_that_are_left_are_those_of_a_new_matcher() -> None:
+    """Wherever a text goes on, or goes back."""
+    grammar = Grammar.regex("aab(ab|b)ba*")
+    vocabulary = tiny()
+    following = matcher_of(grammar)
+    texts = [tokens for length in range(6) for tokens in product(range(vocabulary.size), repeat=length)]
+    dice = np.random.default_rng(2)
+    for number in dice.choice(len(texts), 400):
+        for cut in range(len(texts[number]) + 1):
+            tokens = np.asarray(texts[number][:cut], np.int64)
+            new = matcher_of(grammar)
+            new.go_to(tokens)
+            following.go_to(tokens)
+            assert following.forced() == new.forced()
+
+
 def test_a_text_without_a_grammar_has_no_forced_drafts(lm: paceline.LanguageModel) -> None:
     drafter = make_drafter("forced")
     state = drafter.open(Context([5], Sampling(), Ending(max_new_tokens=5)))
@@ -406,6 +446,16 @@ def test_what_is_no_grammar_is_refused(lm: paceline.LanguageModel) -> None:
         (lambda: Grammar.json_schema({}, layout="wide"), "layout is line, compact, any, not 'wide'"),
         (lambda: Grammar.choice("ab"), "a choice is a list of texts"),
         (lambda: Grammar.choice(["a", ""]), "an entry of a choice is a text that is not empty, not ''"),
+        (
+            lambda: Grammar.regex("a" * (128 << 10) + "a"),
+            "a grammar has at most 128 KiB of text, and this one has 131073",
+        ),
+        (lambda: Grammar.choice(["ę" * 70_000]), "at most 128 KiB of text"),
+        (lambda: Grammar.json_schema({"const": "\ud800"}), "the grammar holds half a character"),
+        (
+            lambda: lm.generate(PROMPT, grammar=Grammar.json_schema({"x-guidance": []})),
+            "x-guidance of a JSON schema is an object of options, not []",
+        ),
         (lambda: Grammar.regex("a", after=""), "the marker after which a grammar applies is a text"),
         (lambda: Sampling(grammar="{}"), "grammar is a Grammar, such as Grammar.json_schema(...), not '{}'"),  # type: ignore[arg-type]
         (lambda: Law(Sampling(grammar=Grammar.regex("a")), 1), "a grammar needs the tokenizer of a model"),
@@ -418,6 +468,30 @@ def test_what_is_no_grammar_is_refused(lm: paceline.LanguageModel) -> None:
         with pytest.raises(InputError) as error:
             make()
         assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda long: Grammar.json_schema([long]),
+        lambda long: Grammar.json_schema({}, layout=long),
+        lambda long: Grammar.choice(long),
+        lambda long: Grammar.choice([[long]]),
+        lambda long: Sampling(grammar=long),
+        lambda long: Sampling(logit_bias=long),
+        lambda long: Sampling(logit_bias={1: long}),
+        lambda long: Sampling(banned=long),
+        lambda long: Sampling(banned=[long]),
+        lambda long: Sampling(banned=[[long]]),
+        lambda long: Sampling(temperature=long),
+        lambda long: Sampling(processors=[long]),
+    ],
+)
+def test_a_message_does_not_repeat_a_long_value(make: Any) -> None:
+    with pytest.raises(InputError) as error:
+        make("x" * 5000)
+    assert "x" * 50 in str(error.value)
+    assert len(str(error.value)) < 200
 
 
 def test_without_the_library_one_sentence_says_what_to_install(
@@ -446,8 +520,54 @@ def test_few_compiled_grammars_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(llguidance, "KEPT", 2)
     compiler = llguidance.Compiler(tiny())
     for text in ("a", "b", "a", "x", "a"):
-        compiler.matcher(Grammar.regex(text))
+        compiler.compiled(Grammar.regex(text))
     assert [text for _, text, _ in compiler._made] == ["x", "a"]
+
+
+def test_a_grammar_that_compiles_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, begun, go_on = llguidance.Compiler(tiny()), threading.Event(), threading.Event()
+    right = llguidance.Compiler._first
+
+    def first(self: llguidance.Compiler, grammar: Grammar) -> Any:
+        if grammar.text == "b":
+            begun.set()
+            assert go_on.wait(60)
+        return right(self, grammar)
+
+    monkeypatch.setattr(llguidance.Compiler, "_first", first)
+    with ThreadPoolExecutor(2) as threads:
+        slow = [threads.submit(compiler.compiled, Grammar.regex("b")) for _ in range(2)]
+        try:
+            assert begun.wait(60)
+            other = threading.Thread(target=compiler.compiled, args=[Grammar.regex("a")], daemon=True)
+            other.start()
+            other.join(60)
+            assert not other.is_alive()
+        finally:
+            go_on.set()
+        assert slow[0].result() is slow[1].result(), "compiled once"
+
+
+def test_a_text_begins_without_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its grammar is kept no more."""
+    monkeypatch.setattr(llguidance, "KEPT", 1)
+    vocabulary = tiny()
+    bound = [Grammar.regex(text).bound(vocabulary, frozenset([END])) for text in ("a", "b")]
+
+    def refused(*_: object) -> None:
+        raise AssertionError("compiled by the thread that writes")
+
+    monkeypatch.setattr(llguidance.Compiler, "_first", refused)
+    for grammar, text in zip(bound, (b"a", b"b"), strict=True):
+        assert grammar.open().forced() == text
+
+
+def test_a_grammar_that_cannot_be_compiled_is_not_kept() -> None:
+    compiler = llguidance.Compiler(tiny())
+    for _ in range(2):
+        with pytest.raises(InputError, match="the regular expression has a mistake"):
+            compiler.compiled(Grammar.regex("(a"))
+    assert not compiler._made
 
 
 # --- planted faults -----------------------------------------------------------------------------------------

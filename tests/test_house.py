@@ -454,14 +454,14 @@ def test_a_long_file_and_a_long_function_are_seen() -> None:
 
 ROOM_LINES = {
     "paceline": {
-        "errors": 150,
+        "errors": 160,
         "files": 1000,
         "compiled": 100,
         "launching": 50,
         "once": 50,
         "recent": 50,
         "vocabulary": 1100,
-        "grammar": 500,
+        "grammar": 530,
         "translate": 700,
         "law": 2750,
         "context": 300,

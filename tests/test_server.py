@@ -13,7 +13,13 @@ import httpx
 import pytest
 
 import paceline
+from paceline import Settings
+from paceline.api.drafters import KEPT
 from paceline.api.model import LanguageModel
+from paceline.api.serving import Serving
+from paceline.cli import parser
+from paceline.cli.serve import models_of, run
+from paceline.errors import InputError
 from paceline.integrations.server.app import make_app
 from paceline.integrations.server.models import Limits, Models, ServedModel
 
@@ -61,8 +67,12 @@ def chunks_of(text: str) -> list[dict[str, Any]]:
 # --- requests at random, and the same texts by `generate` ---
 
 
-def drawn(rng: random.Random) -> tuple[str, dict[str, Any], Any, dict[str, Any], int]:
-    """A request: its path and body, and the prompt, settings and number of texts that `sample` is given for it."""
+Drawn = tuple[str, dict[str, Any], Any, dict[str, Any], int]
+"""A request: its path and body, and the prompt, settings and number of texts that `sample` is given for it."""
+
+
+def drawn(rng: random.Random, turns: list[Any] | None = None) -> Drawn:
+    """A request at random; of the chat with these ``turns``, if they are given."""
     prompt = rng.choice(PROMPTS)
     body: dict[str, Any] = {"max_tokens": rng.randint(1, 24), "seed": rng.randint(0, 2**32)}
     same: dict[str, Any] = {"max_new_tokens": body["max_tokens"], "seed": body["seed"]}
@@ -86,8 +96,8 @@ def drawn(rng: random.Random) -> tuple[str, dict[str, Any], Any, dict[str, Any],
     _draw_method(rng, body)
     n = body["n"] = rng.choice([1, 1, 1, 2, 3])
     body["stream"] = rng.random() < 0.5
-    if rng.random() < 0.5:
-        messages = [{"role": "user", "content": prompt}]
+    if turns is not None or rng.random() < 0.5:
+        messages = [{"role": "user", "content": prompt}] if turns is None else turns
         return CHAT, {**body, "messages": messages}, messages, same, n
     return TEXT, {**body, "prompt": prompt}, prompt, same, n
 
@@ -139,6 +149,26 @@ async def all_of(http: httpx.AsyncClient, asked: Sequence[Any], rng: random.Rand
     return list(await asyncio.gather(*tasks))
 
 
+async def second_turns(lm: LanguageModel, http: httpx.AsyncClient, rng: random.Random, count: int) -> list[Drawn]:
+    """Requests of chats whose assistant message is a reply of the server, written in unusual tokens."""
+    found, unusual = list[Drawn](), 0
+    for _ in range(count):
+        turns: list[Any] = [{"role": "user", "content": rng.choice(PROMPTS)}]
+        how = {"temperature": 1.3, "max_tokens": 24, "seed": rng.randint(0, 2**32), "return_token_ids": True}
+        (choice,) = (await http.post(CHAT, json={"messages": turns, **how})).json()["choices"]
+        said = choice["message"]
+        assert lm.vocabulary is not None
+        unusual += lm.vocabulary.encode(said["content"], add_special=False).tolist() != choice["token_ids"]
+        found.append(drawn(rng, [*turns, said, {"role": "user", "content": "And then?"}]))
+    assert unusual > 0, "only such replies can tell the encodings apart"
+    return found
+
+
+def fresh(lm: LanguageModel) -> LanguageModel:
+    """The model in a process that has written nothing."""
+    return LanguageModel(lm.target, lm.vocabulary, lm.defaults)
+
+
 def check_requests(lm: LanguageModel, count: int, seed: int, **how: Any) -> None:
     rng = random.Random(seed)
     asked = [drawn(rng) for _ in range(count)]
@@ -148,6 +178,10 @@ def check_requests(lm: LanguageModel, count: int, seed: int, **how: Any) -> None
         with serving(lm, **how) as served:
             async with client(served) as http:
                 answers = await all_of(http, [asked[i] for i in order], rng)
+                later = await second_turns(lm, http, rng, count // 4)
+                replies = await all_of(http, later, rng)
+        for (path, body, prompt, settings, n), answer in zip(later, replies, strict=True):
+            assert texts_in(path, body, answer) == expected(fresh(lm), prompt, settings, n), body
         for i, answer in zip(order, answers, strict=True):
             path, body, *_ = asked[i]
             assert texts_in(path, body, answer) == alone[i], body
@@ -316,6 +350,52 @@ def test_an_answer_that_takes_too_long_is_an_error(lm: LanguageModel) -> None:
     assert whole.status_code == 504
     assert "not complete after 0.05 seconds" in whole.text
     assert chunks_of(stream.text)[-1]["error"]["code"] == "timeout"
+
+
+def test_a_server_that_stops_asks_clients_to_come_again(lm: LanguageModel) -> None:
+    with serving(lm) as served:
+        served.serving.close()
+        for path, body in ((TEXT, {"prompt": "x"}), (CHAT, {"messages": [{"role": "user", "content": "x"}]})):
+            answer = ask(served, path, {**body, "max_tokens": 2})
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"]
+            assert "the server is stopping" in answer.json()["error"]["message"]
+
+
+# --- the command ---
+
+
+def test_models_divide_the_memory_and_are_warm_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = list[str]()
+    read = Serving.read
+
+    def noted(self: Serving, write: Any) -> Any:
+        written.append(repr(self._lm))
+        return read(self, write)
+
+    monkeypatch.setattr(Serving, "read", noted)
+    options = "serve -m pocket pocket-draft --name a b --method lookup --no-probe --max-batch 4"
+    models = list(models_of(parser().parse_args(options.split())))
+    try:
+        assert written == [repr(one.lm) for one in models]
+        free = models[0].lm.target.free_memory()
+        rows = [(one.serving.max_rows, one.lm.target.row_bytes()) for one in models]
+        assert free is not None
+        assert 0.2 * free < sum(count * size for count, size in rows if count and size) < 0.6 * free
+        for one in models:
+            assert (one.serving.running, one.serving.rows) == (0, 0)
+            for number in range(KEPT + 1):
+                one.lm.lease(Settings(method=f"lookup:max_ngram={number + 2}"))
+            assert one.lease is one.lm.lease(Settings(method="lookup")), "requests cannot push it out"
+    finally:
+        for one in models:
+            one.serving.close()
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_has_two_bytes(port: int) -> None:
+    with pytest.raises(InputError, match=f"--port is 0 to 65535, not {port}"):
+        run(parser().parse_args(["serve", "-m", "pocket", "--port", str(port)]))
 
 
 DRAFTS = {"num_draft_tokens": 3}

@@ -15,6 +15,7 @@ import paceline
 from engine import PROMPT, SIZE, habitual, tabled
 from paceline.api.model import LanguageModel
 from paceline.api.piece import Piece
+from paceline.api.schedule import FLOOR, RowSchedule
 from paceline.api.serving import Serving, rows_that_fit
 from paceline.api.writing import Writing
 from paceline.errors import InputError, OutOfMemory
@@ -264,6 +265,9 @@ def test_the_rows_that_fit_come_from_the_free_memory() -> None:
     assert free
     assert 0.2 * free < rows * size < 0.6 * free
     assert rows_that_fit(tabled(), 16) is None
+    half = rows_that_fit(target, 16, models=2)
+    assert half is not None
+    assert 0.4 * rows < half < 0.6 * rows
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------
@@ -385,6 +389,64 @@ class Small(TableTarget):
             self.refused += 1
             raise MemoryError
         return super().submit(requests)
+
+
+LONG_PROMPT = 80
+
+
+class BrieflySmall(TableTarget):
+    """One of three texts has no memory, with the others and then alone. Afterwards there is plenty."""
+
+    refused = 0
+    together = 0
+    """The most rows of three texts in one forward."""
+    schedule: RowSchedule | None = None
+    fewest = 10**6
+    """Rows that were allowed at any time."""
+
+    def submit(self, requests: Any) -> Any:
+        long = any(request.end > LONG_PROMPT for request in requests)
+        if long and (self.refused == 1 or (self.refused == 0 and len(requests) == 3)):
+            self.refused += 1
+            raise MemoryError
+        assert self.schedule is not None
+        self.fewest = min(self.fewest, self.schedule._most or self.fewest)
+        if len(requests) == 3:
+            self.together = max(self.together, sum(request.end for request in requests))
+        return super().submit(requests)
+
+
+def after_a_shortage(tokens: int, limit: int | None) -> tuple[BrieflySmall, int | None]:
+    """Three texts, of which one lacks memory at the beginning: their target, and the rows that are allowed then."""
+    target = BrieflySmall(habitual(), SIZE, eos=frozenset())
+    lm = LanguageModel(target)
+
+    async def main() -> int | None:
+        with lm.serving(at_once=3, kept=0, max_rows=limit) as serving:
+            target.schedule = serving._shared.schedule
+            prompts = [PROMPT, PROMPT, [n % 5 for n in range(LONG_PROMPT)]]
+            texts = [lm.write(prompt, max_new_tokens=tokens, method="plain") for prompt in prompts]
+            await asyncio.gather(*(read(serving, lambda text=text: text) for text in texts))  # type: ignore[misc]
+            assert [len(text.result().tokens) for text in texts] == [tokens] * 3
+            assert serving.pauses > 0
+            assert serving.max_rows == limit
+            return target.schedule._most
+
+    rows: int | None = run(main())
+    assert target.refused == 2
+    return target, rows
+
+
+@pytest.mark.parametrize("limit", [None, 1400])
+def test_after_a_shortage_of_memory_texts_are_written_together_again(limit: int | None) -> None:
+    target, rows = after_a_shortage(400, limit)
+    assert target.together > 600
+    assert rows is None or FLOOR < rows <= (limit or rows)
+
+
+def test_a_shortage_of_memory_leaves_rows_for_several_texts() -> None:
+    """However little the texts held that had memory."""
+    assert after_a_shortage(50, None)[0].fewest == FLOOR
 
 
 def test_a_text_without_memory_ends_alone() -> None:

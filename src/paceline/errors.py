@@ -5,7 +5,8 @@
     │   ├── DamagedFile                 a file that is not as its program wrote it
     │   ├── UnwritableFile (OSError)    an output that cannot be written
     │   ├── UnsupportedModel            a model that cannot be sped up without changing its text
-    │   └── MissingPackage              an optional package that is not installed
+    │   ├── MissingPackage              an optional package that is not installed
+    │   └── ServingClosed               a serving that is closed and takes no more texts
     ├── DefectError (RuntimeError)      a part that did not do what it must
     │   ├── DrafterError                a drafter, or the planner of its drafts, that raised or gave no valid draft
     │   ├── CallbackError               a logits processor, a criterion, an observer or a progress callback that raised
@@ -24,6 +25,8 @@ from importlib.util import find_spec
 from typing import ParamSpec, TypeVar
 
 PACKAGES = frozenset({"paceline", "paceline_lab", "paceline_make"})
+SHOWN = 60
+"""Characters of a wrong value in a message."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -53,6 +56,10 @@ class UnsupportedModel(InputError):
 
 class MissingPackage(InputError):
     """An optional package that is not installed."""
+
+
+class ServingClosed(InputError):
+    """A serving that is closed and takes no more texts."""
 
 
 class DefectError(PacelineError, RuntimeError):
@@ -135,6 +142,12 @@ def reason(error: BaseException) -> str:
     """An exception in a clause: its class and its message."""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def shown(value: object) -> str:
+    """A wrong value in a message: its repr, cut at `SHOWN` characters."""
+    said = repr(value)
+    return said if len(said) <= SHOWN else f"{said[:SHOWN]}…"
 
 
 def need(package: str, purpose: str, extra: str) -> None:

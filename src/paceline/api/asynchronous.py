@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from paceline.api.batch import TextBatch
 from paceline.api.schedule import RowSchedule, Stage
-from paceline.errors import InputError
+from paceline.errors import ServingClosed
 from paceline.targets.lending import Tray
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class SharedBatch:
     def _made(self) -> Iterator[Callable[[Callable[[], Writing]], Writing]]:
         """A text is being made and joins, behind those that were asked for before it."""
         if self.closed:
-            raise InputError("this serving is closed and takes no more texts; open another one")
+            raise ServingClosed("this serving is closed and takes no more texts; open another one")
         made = threading.Event()
         with self._tray.held():
             before, self._last_made = self._last_made, made

@@ -11,14 +11,16 @@ from weakref import WeakKeyDictionary, finalize
 from paceline.api.settings import Settings
 from paceline.drafters import Drafter
 from paceline.drafters.asking import fit
-from paceline.drafters.given import beside
+from paceline.drafters.given import beside, joining
 from paceline.drafters.sharing import Shared
 from paceline.planning.base import Planner
 from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
 
 KEPT = 8
-"""How many drafters are kept; the oldest goes first."""
+"""How many drafters are kept; the one goes first that was not used for the longest time."""
+PLANNERS = 16
+"""Planners that are kept of one drafter, beside the default one; the oldest goes first."""
 
 
 class Lease:
@@ -38,6 +40,12 @@ class Planners:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.known: dict[str | None, Planner] = {}
+
+    def keep(self, spec: str | None, planner: Planner) -> None:
+        named = [known for known in self.known if known is not None]
+        if spec is not None and len(named) >= PLANNERS:
+            del self.known[named[0]]
+        self.known[spec] = planner
 
 
 class Drafters:
@@ -68,7 +76,8 @@ class Drafters:
             return lease
         named = settings.draft_model
         model = str(named) if isinstance(named, (str, Path)) else id(named)
-        key = settings.spec, settings.draft_device, model, tuple(given)
+        given = joining(settings.spec, given)
+        key = settings.spec, settings.draft_device, model, given
 
         def make() -> Lease:
             lease = Lease(beside(settings.drafter, given), made_here=True, named=named)
@@ -78,10 +87,11 @@ class Drafters:
         lease = self._made.get(key, make)
         gone: list[Lease] = []  # disposed of without the lock
         with self._lock:
-            if key not in self._kept:
-                while len(self._kept) >= KEPT:
-                    gone.append(self._kept.pop(next(iter(self._kept))))
-                self._kept[key] = lease
+            if (before := self._kept.pop(key, None)) is not None:
+                gone.append(before)
+            while len(self._kept) >= KEPT:
+                gone.append(self._kept.pop(next(iter(self._kept))))
+            self._kept[key] = lease
         return lease
 
     def planner(self, settings: Settings, drafter: Drafter, target: Target) -> Planner:
@@ -93,7 +103,7 @@ class Drafters:
             own = self._planners.setdefault(drafter, Planners())
         with own.lock:
             if settings.planner not in own.known:
-                own.known[settings.planner] = settings.planner_for(drafter, target)
+                own.keep(settings.planner, settings.planner_for(drafter, target))
             return own.known[settings.planner]
 
     def clear(self) -> None:

@@ -17,6 +17,14 @@ from paceline.api.writing import Writing
 from paceline.errors import InputError
 from paceline.targets.lending import KeptRows
 
+CALM = 64
+"""Rounds without a shortage of memory after which texts may hold twice as many rows; twice as long where more were
+tried and memory was short again."""
+LONGEST_CALM = 4096
+FLOOR = 64
+"""Rows that texts may hold after any shortage; with fewer they would be written one at a time."""
+UNLIMITED = 1 << 32
+"""Rows from which on there is no limit, where none was given."""
 GROWTH = 8
 """Rows that must be free for each text when another one begins, so that it is not paused at once."""
 
@@ -51,7 +59,9 @@ class RowSchedule:
         self.pauses = 0
         """How often a text was paused."""
         self._most = max_rows
-        """`max_rows`, or what memory has turned out to hold."""
+        """`max_rows`, or fewer after memory was short; None for no limit."""
+        self._calm, self._wait = 0, CALM
+        """Rounds since memory was short, and those until more rows are tried."""
 
     def bound(self, writing: Writing) -> None:
         """Refuse a text that can never have its rows, and end one that needs more where its rows end."""
@@ -83,18 +93,33 @@ class RowSchedule:
         return [text.writing for text in (*(text for text in joined if text.full), *able[self.at_once :])]
 
     def note(self, batch: TextBatch, texts: Collection[Scheduled]) -> None:
-        """After a round: texts that lacked memory for their rows are paused, and all hold no more than now from then
-        on."""
+        """After a round: texts that lacked memory for their rows are paused, and all hold no more than now for a while.
+        Memory may be short for a moment only, so more is tried after some rounds without a shortage."""
         paused = batch.paused
         short = [text for text in texts if text.stage is Stage.JOINED and text.writing in paused]
         if not short:
+            self._recover()
             return
         for text in short:
             text.stage = Stage.PAUSED
             self.pauses += 1
         self.kept.shrink(0)
         left = _rows([text for text in texts if text.stage is Stage.JOINED])
-        self._most = left if self._most is None else min(left, self._most)
+        self._wait = CALM if self._most == self.max_rows else min(2 * self._wait, LONGEST_CALM)
+        most = max(left, FLOOR)
+        self._most = most if self._most is None else min(most, self._most)
+        self._calm = 0
+
+    def _recover(self) -> None:
+        """After a round without a shortage: every so many, allow twice as many rows, up to `max_rows`."""
+        if self._most is None or self._most == self.max_rows:
+            return
+        self._calm += 1
+        if self._calm < self._wait:
+            return
+        self._calm, self._most = 0, min(2 * self._most, self.max_rows or UNLIMITED)
+        if self._most == UNLIMITED and self.max_rows is None:
+            self._most = None
 
     def _make_room(self, batch: TextBatch, joined: list[Scheduled]) -> None:
         """Pause texts until the others can go on."""

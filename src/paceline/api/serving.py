@@ -103,9 +103,10 @@ class Serving(AbstractContextManager["Serving"]):
         self.close()
 
 
-def rows_that_fit(target: Target, at_once: int) -> int | None:
-    """The rows that a share of the free memory holds, beside those of drafts; None where that is unknown."""
+def rows_that_fit(target: Target, at_once: int, models: int = 1) -> int | None:
+    """The rows that a share of the free memory holds, beside those of drafts; None where that is unknown. Several
+    ``models`` on one device divide the share."""
     free, size = target.free_memory(), target.row_bytes()
     if free is None or size is None:
         return None
-    return max(2, int(SHARE * free / size) - at_once * SPARE_ROWS)
+    return max(2, int(SHARE * free / models / size) - at_once * SPARE_ROWS)

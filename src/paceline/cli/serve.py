@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import sys
+from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import FLAGS, LONG, check_counts, load_model
-from paceline.cli.output import note, say
+from paceline.cli.output import note, say, status, wipe
 from paceline.errors import InputError, need
 from paceline.files.reading import read_pipe
 
 if TYPE_CHECKING:
+    from paceline.api.drafters import Lease
+    from paceline.api.model import LanguageModel
     from paceline.integrations.server.doors import Doors
     from paceline.integrations.server.models import Limits, Models, ServedModel
 
 HOST, PORT = "127.0.0.1", 8000
 KEY_BYTES = 1 << 20
 MEGABYTE = 1 << 20
+LAST_PORT = (1 << 16) - 1
+WARM_TEXT, WARM = "Once upon a time there was a king, and the king had a horse.", 8
+"""What is written before the first request: the beginning, and how many tokens."""
 
 
 def add(commands: Subparsers) -> None:
@@ -70,6 +77,8 @@ def _add_limits(parser: Parser) -> None:
     parser.argument("--max-rows", "N", text, int)
     text = "ended texts whose rows are kept for the next turn (default: 8)"
     parser.argument("--max-kept", "N", text, int, default=8)
+    text = "connections at the same time; others are answered 503 (default: 1024)"
+    parser.argument("--max-connections", "N", text, int, default=1024)
     parser.argument("--max-body", "MB", "megabytes of a request (default: 16)", int, default=16)
     parser.argument("--timeout", "SECONDS", "until an answer must be complete (default: none)", float)
     parser.argument("--read-timeout", "SECONDS", "until a request must have arrived (default: 30)", float, default=30.0)
@@ -81,7 +90,9 @@ def run(options: argparse.Namespace) -> int:
     from paceline.integrations.server.app import make_app
     from paceline.integrations.server.run import bind, server_for, url_of
 
-    check_counts(options, "max_batch", "max_waiting", "max_tokens", "max_rows", "max_body")
+    check_counts(options, "max_batch", "max_waiting", "max_tokens", "max_rows", "max_body", "max_connections")
+    if not 0 <= options.port <= LAST_PORT:
+        raise InputError(f"--port is 0 to {LAST_PORT}, not {options.port}")
     doors, limits = doors_of(options), limits_of(options)
     bound = bind(options.host, options.port)
     try:
@@ -89,7 +100,10 @@ def run(options: argparse.Namespace) -> int:
         _log()
         app = make_app(models, limits=limits, doors=doors)
         server = server_for(
-            app, head_seconds=limits.read_seconds, ready=lambda: say(greeting(url_of(bound), models, doors))
+            app,
+            head_seconds=limits.read_seconds,
+            connections=options.max_connections,
+            ready=lambda: say(greeting(url_of(bound), models, doors)),
         )
         server.run(sockets=[bound])
     except KeyboardInterrupt:
@@ -119,12 +133,29 @@ def models_of(options: argparse.Namespace) -> Models:
         raise InputError(f"--name has {len(names)} names for {len(options.models)} models; give one for each")
     if len(set(names)) < len(names):
         raise InputError(f"two models are called {max(names, key=names.count)!r}; give each a --name")
-    return Models([_served(options, model, name) for model, name in zip(options.models, names, strict=True)])
+    loaded = [_loaded(options, model) for model in options.models]
+    devices = [str(one.lm.target.device) for one in loaded]
+    # Free memory is divided after all are loaded, and measured before any text is written.
+    served = [
+        _served(options, one, name, devices.count(device))
+        for one, name, device in zip(loaded, names, devices, strict=True)
+    ]
+    for one in served:
+        _warm_up(one)
+    return Models(served)
 
 
-def _served(options: argparse.Namespace, model: str, name: str) -> ServedModel:
+class _Loaded(NamedTuple):
+    """A model before rows are given to it."""
+
+    lm: LanguageModel
+    lease: Lease
+    defaults: dict[str, Any]
+    drafts: dict[str, str]
+
+
+def _loaded(options: argparse.Namespace, model: str) -> _Loaded:
     from paceline.api.settings import split_settings
-    from paceline.integrations.server.models import ServedModel
 
     drafts = {Path(one).name or one: one for one in options.draft_models}
     named = {"method": options.method, "planner": options.planner, "draft_model": next(iter(drafts.values()), None)}
@@ -136,9 +167,38 @@ def _served(options: argparse.Namespace, model: str, name: str) -> ServedModel:
     lm = load_model(own, generation_config=True)
     if lm.vocabulary is None:
         raise InputError(f"{model} has no tokenizer, and clients send texts; put tokenizer.json into its folder")
-    lm.lease(how)  # a draft model that does not fit is found now
-    serving = lm.serving(at_once=options.max_batch, kept=options.max_kept, max_rows=options.max_rows)
-    return ServedModel(name=name, lm=lm, serving=serving, defaults=defaults, drafts=drafts)
+    lease = lm.lease(how)  # a draft model that does not fit is found now
+    return _Loaded(lm, lease, defaults, drafts)
+
+
+def _served(options: argparse.Namespace, loaded: _Loaded, name: str, models: int) -> ServedModel:
+    """A model with its share of the memory, which so many models on its device divide."""
+    from paceline.api.serving import rows_that_fit
+    from paceline.integrations.server.models import ServedModel
+
+    lm, lease, defaults, drafts = loaded
+    most = options.max_rows or rows_that_fit(lm.target, options.max_batch, models)
+    serving = lm.serving(at_once=options.max_batch, kept=options.max_kept, max_rows=most)
+    return ServedModel(name=name, lm=lm, serving=serving, defaults=defaults, drafts=drafts, lease=lease)
+
+
+def _warm_up(served: ServedModel) -> None:
+    """Write a few tokens as a request would, so that the first answer does not wait for what is compiled and timed."""
+    from paceline.integrations.server.wishes import usual_temperature
+
+    status(f"warming up {served.name}")
+    lm, most = served.lm, served.serving.max_rows
+    prompt = lm.encode(WARM_TEXT)[: None if most is None else most - 1].tolist()
+    settings: Any = {**served.defaults, "temperature": usual_temperature(served), "seed": 0, "ignore_eos": True}
+
+    async def written() -> None:
+        async with aclosing(served.serving.read(lambda: lm.write(prompt, **settings, max_new_tokens=WARM))) as pieces:
+            async for _ in pieces:
+                pass
+
+    asyncio.run(written())
+    served.serving.kept.clear()
+    wipe()
 
 
 def limits_of(options: argparse.Namespace) -> Limits:

@@ -23,6 +23,8 @@ WINDOW = 8
 """Tokens of the text that are encoded with the forced bytes, since they decide how those are spelled."""
 SURE = -0.05
 """The score of a token of forced bytes: log 0.95, since the model may spell them otherwise."""
+BYTES_PER_NODE = 64
+"""Forced bytes that are encoded for each node of the draft: four times those of a long token."""
 ENDS = 4
 """End tokens that are drafted, at most."""
 
@@ -55,12 +57,16 @@ class Forced(Drafter):
             return EMPTY
         emitted = state.context.emitted
         state.following.go_to(emitted)
-        forced = state.following.forced()
+        room = min(budget.nodes, budget.depth)
+        rest = state.following.forced()
+        forced = rest[: BYTES_PER_NODE * room]  # the rest may be long, and encoding it would hold up all texts
         chain = spelled(state.vocabulary, state.context.listed(-WINDOW), forced) if forced else []
+        if len(forced) < len(rest):
+            return _tree(chain, [], room, self.name)
         if chain:
             state.following.go_to(np.append(emitted, chain))
         ends = sorted(state.context.ending.eos)[:ENDS] if state.following.stopped else []
-        return _tree(chain, ends, min(budget.nodes, budget.depth), self.name)
+        return _tree(chain, ends, room, self.name)
 
 
 def _tree(chain: list[int], ends: list[int], room: int, source: str) -> DraftTree:

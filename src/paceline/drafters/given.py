@@ -17,6 +17,17 @@ GIVEN: Mapping[str, Callable[[], Drafter]] = {
 """What a text may be given -> the drafter that makes use of it."""
 
 
+def joining(spec: str, given: Collection[str]) -> tuple[str, ...]:
+    """Which of the things that a text is ``given`` change the drafter of a spec by `beside`."""
+    from paceline.drafters.auto import Auto
+    from paceline.drafters.spec import only_method
+
+    method = only_method(spec) if given else None
+    if isinstance(method, type) and issubclass(method, (Plain, Auto)):
+        return ()
+    return tuple(name for name in given if GIVEN[name] is not method)
+
+
 def beside(drafter: Drafter, given: Collection[str]) -> Drafter:
     """A drafter in one tree with the sources of what a text was given. `auto` has these among its parts."""
     from paceline.drafters.auto import Auto

@@ -104,6 +104,13 @@ def methods_in(spec: str) -> dict[str, Factory]:
     return {name: factory for name, factory, _ in (method_of(part.strip(), spec) for part in parts)}
 
 
+def only_method(spec: str) -> Factory | None:
+    """The method of a spec that names a single one, without its options."""
+    unions = _split(spec)
+    parts = _parted(unions[0], "+")
+    return method_of(parts[0].strip(), spec)[1] if len(unions) == len(parts) == 1 else None
+
+
 def absolute(spec: str) -> str:
     """The same spec with files by their absolute paths, which hold wherever a process of a server starts."""
     return _FILES.sub(lambda found: f"{found['key']}={file_names(found['quoted'] or found['bare'])}", spec)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.errors import InputError, need
+from paceline.errors import InputError, need, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,8 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Layouts of JSON, as llguidance takes them."""
 
+LARGEST = 128 << 10
+"""Bytes of a grammar's text, at most."""
 STUCK = "no token of the model's vocabulary can go on with the grammar here; change the grammar"
 
 
@@ -42,6 +44,14 @@ class Grammar:
     """Of JSON: a key of `LAYOUTS`."""
     after: str | None = None
 
+    def __post_init__(self) -> None:
+        try:
+            size = len(self.text.encode()) + len((self.after or "").encode())
+        except UnicodeEncodeError:
+            raise InputError("the grammar holds half a character (a surrogate alone); write whole characters") from None
+        if size > LARGEST:
+            raise InputError(f"a grammar has at most {LARGEST >> 10} KiB of text, and this one has {size} bytes")
+
     @classmethod
     def json_schema(
         cls, schema: Mapping[str, Any] | bool | str, *, layout: str = "line", after: str | None = None
@@ -57,9 +67,9 @@ class Grammar:
             except (ValueError, RecursionError) as error:
                 raise InputError(f"the schema is no JSON: {error}") from None
         if not isinstance(schema, (Mapping, bool)):
-            raise InputError(f"a JSON schema is a dict, True or False, not {schema!r}")
+            raise InputError(f"a JSON schema is a dict, True or False, not {shown(schema)}")
         if layout not in LAYOUTS:
-            raise InputError(f"layout is {', '.join(LAYOUTS)}, not {layout!r}")
+            raise InputError(f"layout is {', '.join(LAYOUTS)}, not {shown(layout)}")
         try:
             text = json.dumps(schema, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
@@ -81,7 +91,7 @@ class Grammar:
     def choice(cls, texts: Sequence[str], *, after: str | None = None) -> Grammar:
         """One of these texts."""
         if not isinstance(texts, Collection) or isinstance(texts, (str, bytes, Mapping)) or not texts:
-            raise InputError(f"a choice is a list of texts, such as ['yes', 'no'], not {texts!r}")
+            raise InputError(f"a choice is a list of texts, such as ['yes', 'no'], not {shown(texts)}")
         chosen = [_text("an entry of a choice", text) for text in texts]
         return cls(CHOICE, json.dumps(chosen, ensure_ascii=False), "", _marker(after))
 
@@ -103,8 +113,15 @@ class Grammar:
         from paceline.grammar.following import BoundGrammar
         from paceline.grammar.llguidance import compiled
 
-        compiled(vocabulary, self)
-        return BoundGrammar(self.kind, self.text, self.layout, self.after, vocabulary=vocabulary, ends=ends)
+        return BoundGrammar(
+            self.kind,
+            self.text,
+            self.layout,
+            self.after,
+            vocabulary=vocabulary,
+            ends=ends,
+            compiled=compiled(vocabulary, self),
+        )
 
     def packed(self) -> dict[str, Any]:
         """The description as JSON."""
@@ -142,7 +159,7 @@ class Matcher(Protocol):
 
 def _text(one: str, given: object) -> str:
     if not isinstance(given, str) or not given:
-        raise InputError(f"{one} is a text that is not empty, not {given!r}")
+        raise InputError(f"{one} is a text that is not empty, not {shown(given)}")
     return given
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import InputError
 from paceline.grammar.base import STUCK, Grammar, Matcher
-from paceline.grammar.llguidance import compiled
+from paceline.grammar.llguidance import CompiledGrammar
 from paceline.vocabulary import Vocabulary
 
 Ints = NDArray[np.int64]
@@ -29,10 +29,12 @@ class BoundGrammar(Grammar):
     vocabulary: Vocabulary = field(repr=False, compare=False)
     ends: frozenset[int] = field(repr=False, compare=False)
     """The tokens that end a text."""
+    compiled: CompiledGrammar = field(repr=False, compare=False)
 
     def open(self) -> TextMatcher:
-        """At the beginning of a text. The matcher is this text's."""
-        return TextMatcher(compiled(self.vocabulary, self), self.vocabulary, self.ends, self.after)
+        """At the beginning of a text. The matcher is this text's, a copy: the thread that writes all texts opens it and
+        must not wait for a compilation."""
+        return TextMatcher(self.compiled.matcher(), self.vocabulary, self.ends, self.after)
 
 
 class TextMatcher:
@@ -48,6 +50,8 @@ class TextMatcher:
         """The tokens that the matcher has consumed."""
         self._tail = b""
         """The last bytes of a text without its marker, one fewer than the marker has."""
+        self._forced = (0, b"")
+        """Bytes that were forced behind a number of matched tokens."""
 
     def go_to(self, emitted: Ints) -> None:
         """Be behind these tokens."""
@@ -76,8 +80,16 @@ class TextMatcher:
         return self.broken or (not self.free and self._matcher.stopped)
 
     def forced(self) -> bytes:
-        """The bytes that must come next."""
-        return b"" if self.free or self.broken else self._matcher.forced()
+        """The bytes that must come next. They may be many, so the rest of those that were computed is used first."""
+        if self._start is None or self.broken:
+            return b""
+        behind, forced = self._forced
+        since = self._tokens[self._start + behind : self._start + self._matched].tolist()
+        spelled = b"".join(map(self._vocabulary.token_bytes, since))
+        if len(spelled) < len(forced) and forced.startswith(spelled):
+            return forced[len(spelled) :]
+        self._forced = self._matched, self._matcher.forced()
+        return self._forced[1]
 
     def mask(self, width: int) -> Bools:
         """Whether each token may come next, for a row of logits."""
@@ -103,6 +115,8 @@ class TextMatcher:
         if kept < self._matched:
             self._matcher.rollback(self._matched - kept)
             self._matched = kept
+        if kept < self._forced[0]:
+            self._forced = 0, b""
 
     def _ahead(self, tokens: Sequence[int], length: int) -> None:
         """Go on with tokens after so many."""

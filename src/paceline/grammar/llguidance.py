@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import InputError, need
+from paceline.errors import InputError, need, shown
 from paceline.grammar.base import CHOICE, GBNF, JSON, LAYOUTS, REGEX, STUCK, Grammar
 from paceline.vocabulary import Vocabulary
 
@@ -32,35 +32,70 @@ REASON = 300
 """Characters of a reason, at most."""
 
 
-def compiled(vocabulary: Vocabulary, grammar: Grammar) -> LLGuidanceMatcher:
-    """A new matcher of a grammar, at its beginning."""
+def compiled(vocabulary: Vocabulary, grammar: Grammar) -> CompiledGrammar:
+    """A grammar for these tokens; one with a mistake is refused."""
     with _LOCK:
         compiler = _COMPILERS.get(vocabulary)
         if compiler is None:
             compiler = _COMPILERS[vocabulary] = Compiler(vocabulary)
-    return compiler.matcher(grammar)
+    return compiler.compiled(grammar)
+
+
+class CompiledGrammar:
+    """A grammar whose matchers are copies of the first one."""
+
+    def __init__(self, first: Any, size: int) -> None:
+        self._first, self._size = first, size
+        self._lock = threading.Lock()
+
+    def matcher(self) -> LLGuidanceMatcher:
+        """A new matcher, at the beginning."""
+        with self._lock:
+            return LLGuidanceMatcher(self._first.deep_copy(), self._size)
+
+
+class Slot:
+    """The place of one grammar, which one thread compiles."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.made: CompiledGrammar | None = None
 
 
 class Compiler:
-    """The grammars of one vocabulary. Several threads may ask."""
+    """The grammars of one vocabulary. Several threads may ask. A thread waits for a compilation only if it asks for the
+    same grammar."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         tokens: Any = _Tokens(vocabulary)
         self._tokenizer: Any = LLTokenizer(tokens)
-        self._made: OrderedDict[tuple[str, str, str], Any] = OrderedDict()
+        self._made: OrderedDict[tuple[str, str, str], Slot] = OrderedDict()
         self._lock = threading.Lock()
 
-    def matcher(self, grammar: Grammar) -> LLGuidanceMatcher:
+    def compiled(self, grammar: Grammar) -> CompiledGrammar:
+        """A grammar of this vocabulary, compiled now or before."""
         key = grammar.kind, grammar.text, grammar.layout
         with self._lock:
-            if key not in self._made:
-                self._made[key] = self._compiled(grammar)
-                if len(self._made) > KEPT:
-                    self._made.popitem(last=False)
+            slot = self._made.setdefault(key, Slot())
             self._made.move_to_end(key)
-            return LLGuidanceMatcher(self._made[key].deep_copy(), self._tokenizer.vocab_size - 1)
+            if len(self._made) > KEPT:
+                self._made.popitem(last=False)
+        with slot.lock:
+            if slot.made is None:
+                try:
+                    slot.made = CompiledGrammar(self._first(grammar), self._tokenizer.vocab_size - 1)
+                except BaseException:
+                    self._drop(key, slot)
+                    raise
+            return slot.made
 
-    def _compiled(self, grammar: Grammar) -> Any:
+    def _drop(self, key: tuple[str, str, str], slot: Slot) -> None:
+        """Keep no grammar that cannot be compiled."""
+        with self._lock:
+            if self._made.get(key) is slot:
+                del self._made[key]
+
+    def _first(self, grammar: Grammar) -> Any:
         refuse_mistakes(grammar)
         made = LLMatcher(self._tokenizer, rules(grammar) + ALL_SPELLINGS, log_level=0)
         if made.is_error():
@@ -109,7 +144,10 @@ def rules(grammar: Grammar) -> str:
     if grammar.kind == JSON:
         schema = json.loads(grammar.text)
         if isinstance(schema, dict):
-            schema["x-guidance"] = {**LAYOUTS[grammar.layout], **schema.get("x-guidance", {})}
+            own = schema.get("x-guidance", {})
+            if not isinstance(own, dict):
+                raise InputError(f"x-guidance of a JSON schema is an object of options, not {shown(own)}")
+            schema["x-guidance"] = {**LAYOUTS[grammar.layout], **own}
         return f"start: %json {json.dumps(schema, ensure_ascii=False)}"
     if grammar.kind == CHOICE:
         return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.text))

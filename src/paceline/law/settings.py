@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import exp, isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
+from paceline.errors import shown
 from paceline.grammar.base import Grammar
 from paceline.law.table import Acts, InTransformers, SettingRow, groups, setting, table
 from paceline.law.values import (
@@ -38,7 +39,7 @@ SamplingT = TypeVar("SamplingT", bound="Sampling")
 
 def _check_bias(name: str, value: Any) -> None:
     bias_of = f"{name} is a dict of token ids and numbers, such as {{7: -2.5}}"
-    require(isinstance(value, Mapping), f"{bias_of}, not {value!r}")
+    require(isinstance(value, Mapping), f"{bias_of}, not {shown(value)}")
     for token, bias in value.items():
         require_whole(f"a token of {name}", token)
         require_number(f"{name} of token {token}", bias)
@@ -48,13 +49,13 @@ def _check_bias(name: str, value: Any) -> None:
 
 def _check_bans(name: str, value: Any) -> None:
     lists = f"{name} is a list of token sequences, such as [[7], [3, 5]]"
-    require(is_listed(value), f"{lists}, not {value!r}")
+    require(is_listed(value), f"{lists}, not {shown(value)}")
     for entry in value:
-        require(is_listed(entry), f"{lists}; it holds {entry!r}")
+        require(is_listed(entry), f"{lists}; it holds {shown(entry)}")
         for token in entry:
             require_whole(f"a token of {name}", token)
         require(len(entry) > 0, f"{name} holds an empty entry: give each at least one token id")
-        require(min(entry) >= 0, f"{name} holds {tuple(entry)}: token ids start at 0")
+        require(min(entry) >= 0, f"{name} holds {shown(tuple(entry))}: token ids start at 0")
 
 
 def _check_processors(name: str, value: Any) -> None:
@@ -63,7 +64,7 @@ def _check_processors(name: str, value: Any) -> None:
 
 def _check_grammar(name: str, value: Any) -> None:
     made = f"{name} is a Grammar, such as Grammar.json_schema(...)"
-    require(value is None or isinstance(value, Grammar), f"{made}, not {value!r}")
+    require(value is None or isinstance(value, Grammar), f"{made}, not {shown(value)}")
 
 
 # --- the table ---

@@ -7,7 +7,7 @@ from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
 
-from paceline.errors import InputError, name_of
+from paceline.errors import InputError, name_of, shown
 
 LEAVE = "; leave it out for the default"
 
@@ -35,13 +35,13 @@ def whole(holds: Callable[[Any], bool], wants: str) -> Callable[[str, Any], None
 def require_whole(name: str, value: object) -> None:
     """Refuse a setting that is no whole number; True and False are none."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    require(whole, f"{name} is a whole number, not {value!r}{_mend(value, int)}")
+    require(whole, f"{name} is a whole number, not {shown(value)}{_mend(value, int)}")
 
 
 def require_number(name: str, value: object) -> None:
     """Refuse a setting that is no number; True and False are none."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise InputError(f"{name} is a number, not {value!r}{_mend(value, float)}")
+        raise InputError(f"{name} is a number, not {shown(value)}{_mend(value, float)}")
     try:
         float(value)
     except OverflowError:
@@ -57,15 +57,15 @@ def require_callables(name: str, one: str, value: object, arguments: Sequence[st
     """Refuse a setting that is no list of functions of these ``arguments``. A list may be callable itself, as those of
     transformers are."""
     require(is_listed(value) or not callable(value), f"{name} is a list: put the one {one} into a list")
-    require(is_listed(value), f"{name} is a list of functions, not {value!r}" + (LEAVE if value is None else ""))
+    require(is_listed(value), f"{name} is a list of functions, not {shown(value)}" + (LEAVE if value is None else ""))
     for member in value if isinstance(value, Collection) else ():
-        require(callable(member), f"{name} is a list of functions; it holds {member!r}")
+        require(callable(member), f"{name} is a list of functions; it holds {shown(member)}")
         _require_arguments(f"a {one}", member, arguments)
 
 
 def require_callable(name: str, value: object, arguments: Sequence[str]) -> None:
     """Refuse a setting that is no function of these ``arguments``."""
-    require(callable(value), f"{name} is a function, not {value!r}")
+    require(callable(value), f"{name} is a function, not {shown(value)}")
     _require_arguments(name, value, arguments)
 
 

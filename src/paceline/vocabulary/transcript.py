@@ -78,11 +78,14 @@ class Transcripts:
     then their KV rows are reused and only the new part is read. Re-encoding the whole text would not do: a sampled text
     often consists of other tokens than a tokenizer would choose for it.
 
+    One that ``remembers`` nothing encodes every conversation as the tokenizer does, so its tokens depend on its text
+    alone, and not on the texts that this process has written.
+
     Several threads may use it: its dict is replaced, never changed.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary, *, remembers: bool = True) -> None:
+        self.vocabulary, self.remembers = vocabulary, remembers
         self._known: dict[str, list[int]] = {}
 
     def encode(self, rendered: Rendered) -> NDArray[np.int64]:
@@ -100,6 +103,8 @@ class Transcripts:
         """Remember a conversation and its reply by the tokens whose text stands: all but what was cut off at the
         reply's end, be it a stop string or the first bytes of a character. Where the reply ends with blanks, also
         without these, for many templates leave them out."""
+        if not self.remembers:
+            return
         stream, spelled = Detokenizer(self.vocabulary, skip_special=False, prefix=prompt), ""
         last, standing, bare = "", {"": 0}, reply.rstrip()
         for count, token in enumerate(tokens, start=1):

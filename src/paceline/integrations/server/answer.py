@@ -16,6 +16,7 @@ from paceline.engine.counters import Totals
 from paceline.integrations.server.errors import ApiError, busy
 from paceline.integrations.server.flows import merged, within
 from paceline.integrations.server.models import Limits, ServedModel
+from paceline.vocabulary.transcript import Transcripts
 
 if TYPE_CHECKING:
     from paceline.api.piece import Piece
@@ -52,9 +53,10 @@ class Answer:
             raise ApiError(f"a request has at most {self.limits.waiting} texts, not {count}", param="prompt")
         self._admit(count)
         lm = self.served.lm
+        transcripts = Transcripts(self.served.vocabulary, remembers=False)  # the same text, whatever was written before
 
         def write(prompt: Prompt, number: int) -> Writing:
-            return Writing(lm, prompt, number, *lm.settings_for(prompt, settings()))
+            return Writing(lm, prompt, number, *lm.settings_for(prompt, settings()), transcripts=transcripts)
 
         def write_all() -> None:
             for prompt in prompts:

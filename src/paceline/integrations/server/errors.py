@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
 from paceline.api.settings import Options
-from paceline.errors import InputError, PacelineError
+from paceline.errors import InputError, PacelineError, ServingClosed
 
 LOG = logging.getLogger("paceline.server")
 INVALID, OVERLOADED, INTERNAL = "invalid_request_error", "overloaded_error", "server_error"
@@ -71,6 +71,9 @@ def api_error(error: BaseException) -> ApiError:
         return error
     if isinstance(error, ValidationError):
         return _of_validation(error)
+    if isinstance(error, ServingClosed):
+        said = "the server is stopping and takes no more texts"
+        return ApiError(said, status=503, kind=OVERLOADED, code="stopping", headers={"retry-after": str(RETRY_SECONDS)})
     if isinstance(error, InputError):
         first = str(error).split(" ", 1)[0].strip("'\"")
         return ApiError(str(error), param=first if first in Options.__annotations__ else None)

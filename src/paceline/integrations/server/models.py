@@ -15,6 +15,7 @@ from paceline.integrations.server.errors import no_model
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from paceline.api.drafters import Lease
     from paceline.api.model import LanguageModel
     from paceline.api.serving import Serving
 
@@ -56,6 +57,8 @@ class ServedModel:
     drafts: Mapping[str, Any] = field(default_factory=dict)
     """Draft models that a request may name: their names, and what `draft_model` takes."""
     created: int = field(default_factory=lambda: int(time.time()))
+    lease: Lease | None = field(default=None, repr=False)
+    """Holds the drafter of texts whose requests name no method, so that other methods cannot push it out."""
     admitted: int = 0
     """Texts of requests that were let in and have no answer yet."""
 
