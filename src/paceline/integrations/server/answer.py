@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from paceline.api.prompts import Prompt
 from paceline.api.settings import Options
 from paceline.api.writing import Generation, Writing
-from paceline.engine.counters import Totals
+from paceline.engine.counters import Round, Totals
 from paceline.integrations.server.errors import ApiError, busy
 from paceline.integrations.server.flows import merged, within
 from paceline.integrations.server.models import Limits, ServedModel
 
 if TYPE_CHECKING:
     from paceline.api.piece import Piece
+    from paceline.engine.loop import Session
 
 
 class Answer:
@@ -41,6 +43,10 @@ class Answer:
         self._closed = False
         self._early = 0
         """Tokens that came with the first burst."""
+        self._samples = 1
+        """Texts of each prompt, which follow each other."""
+        self.sources = Counter[str]()
+        """How many tokens came from each source."""
 
     async def begin(self, prompts: Sequence[Prompt], samples: int, settings: Callable[[], Options]) -> None:
         """Read the prompts and prepare their texts; what is wrong with them is raised here. ``settings`` are made for
@@ -51,6 +57,7 @@ class Answer:
         if count > self.limits.waiting:
             raise ApiError(f"a request has at most {self.limits.waiting} texts, not {count}", param="prompt")
         self._admit(count)
+        self._samples = samples
         lm = self.served.lm
 
         def write(prompt: Prompt, number: int) -> Writing:
@@ -119,6 +126,7 @@ class Answer:
     def _note(self, number: int, pieces: Sequence[Piece]) -> None:
         count = sum(piece.token is not None for piece in pieces)
         self.tokens[number] += count
+        self.sources.update(piece.source for piece in pieces if piece.source)
         if self.first is None:
             self.first = time.perf_counter()
             self._early = count
@@ -128,24 +136,32 @@ class Answer:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompts; samples of one prompt share it."""
-        prompts = {id(writing.context): writing.context.prompt_length for writing in self.writings}
-        samples = sum(writing.context.noise.sample == 0 for writing in self.writings) or 1
-        return sum(prompts.values()) * samples // max(1, len(self.writings))
+        return sum(writing.context.prompt_length for writing in self.writings[:: self._samples])
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens whose rows were there already; of several texts those of the first."""
-        reused = [writing.session.reused or 0 for writing in self.writings if writing.session is not None]
-        return min(reused[:1], default=0)
+        """Tokens of the prompts whose rows were there already, for the first of the samples of each prompt."""
+        first = [writing.session for writing in self.writings[:: self._samples]]
+        return sum(session.reused or 0 for session in first if session is not None)
 
     @property
     def completion_tokens(self) -> int:
         return sum(self.tokens)
 
     @property
+    def sessions(self) -> list[Session]:
+        """Those of the texts that were begun."""
+        return [writing.session for writing in self.writings if writing.session is not None]
+
+    @property
+    def rounds(self) -> list[Round]:
+        """The rounds of all texts, also of those that were left before their ends."""
+        return [one for session in self.sessions for one in session.rounds]
+
+    @property
     def totals(self) -> Totals:
         """The counters of all texts together."""
-        return sum((result.totals for result in self.results), Totals())
+        return sum((Totals.of(one.rounds, one.seconds_prefill) for one in self.sessions), Totals())
 
     @property
     def seconds_to_first(self) -> float | None:
