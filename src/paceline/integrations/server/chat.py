@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline.api.piece import Piece
 from paceline.api.settings import Options
@@ -27,7 +27,8 @@ class ChatJob(ChoicesJob[ChatRequest]):
 
     prefix = "chatcmpl-"
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
-    nothing, empty = {"delta": {"content": ""}}, {"delta": dict[str, Any]()}
+    nothing: ClassVar[Json] = {"delta": {"content": ""}}
+    empty: ClassVar[Json] = {"delta": {}}
 
     async def begin(self) -> None:
         body = self.body

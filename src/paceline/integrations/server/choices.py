@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from paceline.api.piece import Piece
 from paceline.integrations.server.job import TextJob
@@ -23,9 +23,9 @@ class ChoicesJob(TextJob[WritesT]):
 
     whole_object = chunk_object = ""
     """The names of answers and of chunks."""
-    nothing: Json = {}
+    nothing: ClassVar[Json] = {}
     """The part of a choice that adds no text, for tokens whose text is held back."""
-    empty: Json = {}
+    empty: ClassVar[Json] = {}
     """That part of the chunk with the reason of the end."""
 
     def ignored(self) -> list[str]:

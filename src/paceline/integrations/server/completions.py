@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline.api.piece import Piece
 from paceline.api.settings import Options
@@ -25,7 +25,8 @@ class CompletionJob(ChoicesJob[CompletionRequest]):
 
     prefix = "cmpl-"
     whole_object = chunk_object = "text_completion"
-    nothing = empty = {"text": ""}
+    nothing: ClassVar[Json] = {"text": ""}
+    empty: ClassVar[Json] = {"text": ""}
 
     async def begin(self) -> None:
         body = self.body

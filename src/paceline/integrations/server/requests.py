@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints, create_model
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 from paceline.law.settings import Sampling
 from paceline.law.table import table
@@ -26,11 +26,11 @@ BY_TOKEN = {
 """The settings of the table, under their own names."""
 MOST_MESSAGES, MOST_TOOLS, MOST_STOPS, MOST_PARTS, MOST_TOKENS = 10_000, 1000, 64, 10_000, 1 << 20
 StopString = Annotated[str, StringConstraints(max_length=1000)]
-StopStrings = Annotated[list[StopString], FailFast(), Field(max_length=MOST_STOPS)]
-Names = Annotated[list[str], FailFast(), Field(max_length=MOST_PARTS)]
-Tokens = Annotated[list[int], FailFast(), Field(max_length=MOST_TOKENS)]
-Objects = Annotated[list[Json], FailFast(), Field(max_length=MOST_TOOLS)]
-Messages = Annotated[list[Json], FailFast(), Field(min_length=1, max_length=MOST_MESSAGES)]
+StopStrings = Annotated[list[StopString], Field(fail_fast=True, max_length=MOST_STOPS)]
+Names = Annotated[list[str], Field(fail_fast=True, max_length=MOST_PARTS)]
+Tokens = Annotated[list[int], Field(fail_fast=True, max_length=MOST_TOKENS)]
+Objects = Annotated[list[Json], Field(fail_fast=True, max_length=MOST_TOOLS)]
+Messages = Annotated[list[Json], Field(fail_fast=True, min_length=1, max_length=MOST_MESSAGES)]
 """Lists are checked up to their first mistake: a million mistakes in one body cost as little as one."""
 
 
@@ -75,7 +75,7 @@ class PredictedText(Body):
     """OpenAI's predicted outputs."""
 
     type: Literal["content"] = "content"
-    content: str | Annotated[list[TextPart], FailFast(), Field(max_length=MOST_PARTS)]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=MOST_PARTS)]
 
     @property
     def text(self) -> str:
@@ -118,7 +118,6 @@ class Writes(SamplingBody):  # type: ignore[misc]  # made from the table
     prediction: PredictedText | None = None
     structured_outputs: Structured | None = None
     chat_template_kwargs: Json | None = None
-    rule: str | None = None
     method: str | None = None
     planner: str | None = None
     speculative: bool | None = None
@@ -156,7 +155,7 @@ class ChatRequest(Writes):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
-    tools: Annotated[list[Tool], FailFast(), Field(max_length=MOST_TOOLS)] | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: Format | None = None
@@ -188,7 +187,7 @@ class Reasoning(Body):
 class ResponseRequest(Writes):
     """``POST /v1/responses``."""
 
-    input: str | Annotated[list[Json], FailFast(), Field(max_length=MOST_MESSAGES)]
+    input: str | Annotated[list[Json], Field(fail_fast=True, max_length=MOST_MESSAGES)]
     instructions: str | None = None
     previous_response_id: str | None = None
     include: Names | None = None
@@ -209,7 +208,7 @@ class TokenizeRequest(Body):
     model: str | None = None
     content: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Json], FailFast(), Field(max_length=MOST_MESSAGES)] | None = None
+    messages: Annotated[list[Json], Field(fail_fast=True, max_length=MOST_MESSAGES)] | None = None
     add_special: bool | None = None
     add_special_tokens: bool | None = None
     with_pieces: bool | None = None

@@ -24,7 +24,14 @@ MOST_BY_TOKEN = 1e30
 """The size of a setting of one token; more is no number that logits have."""
 VALUE = re.compile(r"(?:\d{1,3}|\d{0,3}\.\d{1,6}|true|false|shared|none|paper)", re.IGNORECASE)
 """The values that a request may give an option of a method: none that names a file or a model."""
-OPTIONS = ["anywhere", "anew", "beams", "branches", "chain", "confidence", "counted", "depth", "exit", "gamma", "guesses", "k", "kappa", "keep", "length", "level", "longest", "matches", "max_ngram", "min_ngram", "next", "nodes", "noise", "pool_from_prompt", "prefill", "room", "scores", "shortest", "store", "threshold", "top", "translate", "tree", "votes", "width", "window"]
+OPTIONS = frozenset(
+    re.findall(
+        r"\w+",
+        " anywhere anew beams branches chain confidence counted depth exit gamma guesses k kappa keep length level"
+        " longest matches max_ngram min_ngram next nodes noise pool_from_prompt prefill room scores shortest store"
+        " threshold top translate tree votes width window",
+    )
+)
 """The options of methods that a request may set. The others name files, models and devices, whatever their value looks
 like: ``assistant:model=1`` would look for a model called 1 on the hub."""
 TOKEN = re.compile(r"[0-9]{1,9}")
