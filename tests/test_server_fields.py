@@ -119,7 +119,7 @@ def _is_read(name: str, code: str) -> bool:
         (COMPLETION, {"structured_outputs": {"regex": "a"}, "min_tokens": 5}, "a form and min_tokens"),
         (RESPONSE, {"max_output_tokens": 0}, "max_output_tokens is at least 1"),
         (CHAT, {"max_completion_tokens": 10**300}, "max_completion_tokens is at least 1"),
-        (COMPLETION, {"method": "assistant"}, "needs a draft model"),
+        (COMPLETION, {"method": "assistant"}, "needs a draft model, and this server has none"),
     ],
     ids=str,
 )

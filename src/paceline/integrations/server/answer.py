@@ -1,4 +1,4 @@
-"""The texts of one request while they are written: their pieces in bursts, and what is counted of them."""
+"""The texts of one request while they are written: their pieces in bursts, and their counters."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Answer:
         self._admitted = count
 
     def close(self) -> None:
-        """End texts that were never begun. Those that were end with their readers. A second call changes nothing."""
+        """End the texts that were never begun; readers end the others. A second call changes nothing."""
         self.served.admitted -= self._admitted
         self._admitted, self._closed = 0, True
         for writing in self.writings:
@@ -150,12 +150,12 @@ class Answer:
 
     @property
     def sessions(self) -> list[Session]:
-        """Those of the texts that were begun."""
+        """The sessions of the texts that were begun."""
         return [writing.session for writing in self.writings if writing.session is not None]
 
     @property
     def rounds(self) -> list[Round]:
-        """The rounds of all texts, also of those that were left before their ends."""
+        """The rounds of all texts, also of texts that were stopped before their ends."""
         return [one for session in self.sessions for one in session.rounds]
 
     @property

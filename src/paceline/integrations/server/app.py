@@ -116,7 +116,7 @@ def guarded(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except (Left, ClientDisconnect):
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has left
         except Exception as error:
             return api_error(error).response()
 

@@ -37,7 +37,7 @@ STAINLESS = re.compile(r"(x-stainless|openai)-[a-z-]{1,40}")
 
 @dataclass(frozen=True, kw_only=True)
 class Doors:
-    """What is checked of a request."""
+    """The hosts, keys and origins that requests may have."""
 
     host: str = "127.0.0.1"
     hosts: Collection[str] = ()

@@ -50,7 +50,7 @@ class TextJob(Generic[BodyT]):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Those of the answer."""
+        """The headers of the answer."""
         found = {ID_HEADER: self.request_id}
         if ignored := self.ignored():
             more = len(ignored) - NAMED
@@ -59,7 +59,7 @@ class TextJob(Generic[BodyT]):
         return found
 
     async def respond(self) -> Response:
-        """The response. What is wrong with the request is raised before anything of the answer is sent."""
+        """The response. An error of the request is raised before the answer begins."""
         try:
             await unless_left(self.request, self.begin())
             if self.streams:

@@ -1,4 +1,4 @@
-"""What is recorded of every answer: Prometheus metrics under vLLM's names, and a line of the log."""
+"""The record of answers and refusals: Prometheus metrics under vLLM's names, and a line of the log for each."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ UNSERVED_IN_RESPONSES = {
     "prompt": "write instructions and input",
 }
 NEUTRAL = {"repeat_penalty": 1, "typical_p": 1, "skip_special_tokens": True}
-"""Values of fields that change no text; of the others these are false, zero and what is empty."""
+"""Values of fields that change no text. For the other fields these are false, zero and empty values."""
 ACT_AT_ZERO = frozenset({"thinking_token_budget"})
 
 

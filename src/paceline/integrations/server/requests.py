@@ -41,7 +41,7 @@ class Body(BaseModel):
 
     @property
     def unknown(self) -> list[str]:
-        """The names of the fields that nothing here reads, those of the objects in it included."""
+        """The names of the fields that nothing here reads, also of fields inside its objects."""
         inner = [f"{name}.{one}" for name in type(self).model_fields for one in _extra(getattr(self, name))]
         return sorted([*(self.model_extra or {}), *inner])
 
@@ -168,7 +168,7 @@ class CompletionRequest(Writes):
     """``POST /v1/completions``."""
 
     prompt: str | list[Any]
-    """Texts and lists of token ids are told apart by `prompts_of`: a union of lists reports each entry for each."""
+    """`prompts_of` checks the entries. A union of list types would report each wrong entry once for each type."""
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     echo: bool | None = None
     best_of: int | None = None

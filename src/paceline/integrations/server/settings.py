@@ -17,8 +17,10 @@ from paceline.integrations.server.requests import BY_TOKEN, SIMPLE, Json, Writes
 USUAL_TEMPERATURE = 1.0
 """OpenAI's, if neither the request nor the model has one."""
 OFF = -1
-"""What vLLM's clients write for no limit, of the number of tokens and of the cut to the best ones."""
+"""vLLM's clients write this for no limit: of the number of tokens, and of the cut to the best ones."""
 LLAMA_CPP = "speculative.n_max"
+NEED_MODEL = frozenset({"assistant", "mirror"})
+"""The methods that need a draft model."""
 MOST_DRAFTED = 256
 MOST_BY_TOKEN = 1e30
 """The size of a setting of one token; more is no number that logits have."""
@@ -64,7 +66,7 @@ def usual_temperature(served: ServedModel) -> float:
 
 
 def _is_off(value: object) -> bool:
-    """Whether a setting was left out; -1 is how vLLM's clients leave a number of tokens out."""
+    """Whether a setting was left out. vLLM's clients write -1 for a number of tokens that they leave out."""
     return value is None or (type(value) is int and value == OFF)
 
 
@@ -141,8 +143,10 @@ def _drafting(body: Writes, served: ServedModel) -> dict[str, Any]:
             found |= {"draft_model": None, "planner": None}
         elif not _takes_model(body.method):
             found["draft_model"] = None
-        elif not served.defaults.get("draft_model") and served.drafts:
+        elif served.drafts and not served.defaults.get("draft_model"):
             found["draft_model"] = next(iter(served.drafts.values()))
+        elif not served.defaults.get("draft_model") and NEED_MODEL & methods_in(body.method).keys():
+            raise ApiError(f"method {body.method!r} needs a draft model, and this server has none", param="method")
     if body.draft_model is not None:
         if body.draft_model not in served.drafts:
             known = ", ".join(served.drafts) or "none"
@@ -195,4 +199,4 @@ def safe_method(spec: str) -> str:
 
 def _takes_model(spec: str) -> bool:
     """Whether a method drafts with the draft model that it is given."""
-    return bool({"auto", "assistant", "mirror"} & methods_in(spec).keys())
+    return bool({"auto", *NEED_MODEL} & methods_in(spec).keys())
