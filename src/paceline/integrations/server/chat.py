@@ -43,10 +43,6 @@ class ChatJob(ChoicesJob[ChatRequest]):
             for number, writing in enumerate(self.answer.writings)
         ]
 
-    def ignored(self) -> list[str]:
-        more = ["parallel_tool_calls"] if self.body.parallel_tool_calls is False else []
-        return [*super().ignored(), *more]
-
     def _settings(self) -> Options:
         body = self.body
         most_is = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"

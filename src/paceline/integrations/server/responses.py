@@ -48,8 +48,7 @@ class ResponseJob(TextJob[ResponseRequest]):
 
     def ignored(self) -> list[str]:
         others = {*(self.body.include or ())} - {LOGPROBS}
-        more = ["parallel_tool_calls"] if self.body.parallel_tool_calls is False else []
-        return [*ignored_fields(self.body), *(["include"] if others else []), *more]
+        return [*ignored_fields(self.body), *(["include"] if others else [])]
 
     def _settings(self) -> Options:
         body = self.body

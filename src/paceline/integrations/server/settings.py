@@ -72,7 +72,8 @@ def _is_off(value: object) -> bool:
 
 def ignored_fields(body: Writes) -> list[str]:
     """The fields of a request that changed nothing."""
-    return [name for name in body.unknown if name != LLAMA_CPP]
+    several = ["parallel_tool_calls"] if getattr(body, "parallel_tool_calls", None) is False else []
+    return [*(name for name in body.unknown if name != LLAMA_CPP), *several]
 
 
 def _by_token(name: str, given: Json, served: ServedModel) -> dict[int, float]:
