@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from paceline.api.piece import Piece, Pieces
 from paceline.engine.emission import Emission
-from paceline.integrations.server.replies import FORMATS, Delta, Reply, ReplyFormat
+from paceline.integrations.server.replies import FORMATS, ChatReply, Delta, ReplyFormat
 from paceline.vocabulary import Vocabulary
 from tokenizer_kinds import REAL, REAL_NAMES, STREAMABLE, tokenizer_of, wrapped
 
@@ -269,13 +269,13 @@ def merged(deltas: Iterable[Delta]) -> list[Delta]:
     return found
 
 
-def read(format: ReplyFormat, found: Iterable[Piece], **how: Any) -> tuple[Reply, list[list[Delta]]]:
+def read(format: ReplyFormat, found: Iterable[Piece], **how: Any) -> tuple[ChatReply, list[list[Delta]]]:
     """A reply, and the events of each piece and of the end."""
-    reply = Reply(format, request_id="r", **{"tools": TOOLS, **how})
+    reply = ChatReply(format, request_id="r", **{"tools": TOOLS, **how})
     return reply, [*(reply.push(piece) for piece in found), reply.end()]
 
 
-def of_text(format: ReplyFormat, parts: Iterable[str], **how: Any) -> tuple[Reply, list[Delta]]:
+def of_text(format: ReplyFormat, parts: Iterable[str], **how: Any) -> tuple[ChatReply, list[Delta]]:
     """A reply whose text comes in these parts, its special tokens by name."""
     given = [Piece(part, None, "") for part in parts]
     reply, deltas = read(format, given, **how)
@@ -301,7 +301,7 @@ def added_up(deltas: Iterable[Delta]) -> tuple[str, str, list[tuple[str, str]]]:
     return content, reasoning, [(name, arguments[index]) for index, name in names.items()]
 
 
-def message_of(reply: Reply) -> tuple[str, str, list[tuple[str, Any]]]:
+def message_of(reply: ChatReply) -> tuple[str, str, list[tuple[str, Any]]]:
     return reply.content, reply.reasoning, [(call.name, json.loads(call.arguments)) for call in reply.calls]
 
 

@@ -474,7 +474,7 @@ ROOM_LINES = {
         "engine": 1900,
         "api": 2800,
         "testing": 300,
-        "integrations": 6400,
+        "integrations": 6500,
         "cli": 2350,
     },
     "paceline_lab": {

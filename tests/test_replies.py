@@ -10,7 +10,7 @@ from transformers.cli.serving import utils as serving
 
 from paceline.api.piece import Piece
 from paceline.errors import InputError
-from paceline.integrations.server.replies import FORMATS, Delta, Reply, ReplyFormat, format_of
+from paceline.integrations.server.replies import FORMATS, ChatReply, Delta, ReplyFormat, format_of
 from paceline.vocabulary import Vocabulary
 from replies import (
     CASES,
@@ -70,7 +70,7 @@ def test_bursts_change_nothing(tokenizer: str, name: str) -> None:
         expected = None
         for borders in product((False, True), repeat=COUNT):
             first = rng.randrange(1 + max(0, len(found) - COUNT))
-            reply = Reply(format_of(words, name), request_id="r", tools=TOOLS, begun=case.begun)
+            reply = ChatReply(format_of(words, name), request_id="r", tools=TOOLS, begun=case.begun)
             sent, burst = list[Delta](), list[Delta]()
             for number, piece in enumerate(found):
                 burst += reply.push(piece)
@@ -165,11 +165,15 @@ def test_a_reply_that_is_cut_keeps_all_its_text() -> None:
         assert (reply.content, reply.finish) == (f"I look. {UNCLOSED}", reason)
         assert events[-1], "what waits comes at the end"
         reply, _ = read(format_of(words, "tagged"), pieces(words, f"{HERMES}{UNCLOSED}", finish=finish))
-        assert (reply.content, reply.finish, len(reply.calls)) == (UNCLOSED, "tool_calls", 2)
+        assert (reply.content, reply.finish, len(reply.calls)) == (
+            UNCLOSED,
+            "length" if reason == "length" else "tool_calls",
+            2,
+        )
 
 
 def test_text_waits_only_while_it_may_begin_a_marker() -> None:
-    reply = Reply(named("tagged"), request_id="r", tools=TOOLS)
+    reply = ChatReply(named("tagged"), request_id="r", tools=TOOLS)
     say = lambda text: reply.push(Piece(text, None, ""))  # noqa: E731
     assert say("Hi <tool") == [Delta("content", "Hi")]
     assert say("box> there") == [Delta("content", " <toolbox> there")]
@@ -182,7 +186,7 @@ def test_text_waits_only_while_it_may_begin_a_marker() -> None:
     assert reply.message["tool_calls"] == [
         {"id": call.id, "type": "function", "function": {"name": "now", "arguments": "{}"}}
     ]
-    again = Reply(named("tagged"), request_id="s", tools=TOOLS)
+    again = ChatReply(named("tagged"), request_id="s", tools=TOOLS)
     again.push(Piece(HERMES, None, ""))
     assert len({call.id, *(one.id for one in again.calls)}) == 3
     assert reply.end() == []

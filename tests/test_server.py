@@ -293,7 +293,7 @@ def test_ignored_fields_are_named(lm: LanguageModel) -> None:
     ("wrong", "said", "param"),
     [
         ({"temperature": -1}, "temperature is -1.0", "temperature"),
-        ({"max_tokens": 0}, "max_new_tokens must be at least 1", None),
+        ({"max_tokens": 0}, "max_tokens is at least 1", "max_tokens"),
         ({"temperature": "warm"}, "temperature: input should be a valid number, not 'warm'", "temperature"),
         ({"method": "./a.py:B"}, "a request may name a built-in method", "method"),
         ({"method": "rest:corpus=a"}, "a request may name a built-in method", "method"),

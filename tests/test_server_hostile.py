@@ -156,7 +156,7 @@ NO_HTTP = [
     b"\x00\x01\x02\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"GET\r\n\r\n",
-    b"GET / HTTP/9.9\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n",
+    b"GET /nowhere HTTP/9.9\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n",
     b"GET / HTTP/1.1\r\n\r\n",
     b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
     b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n broken\r\n: x\r\n\r\n",

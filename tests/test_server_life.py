@@ -39,7 +39,7 @@ from paceline.drafters.lookup import Lookup
 from paceline.errors import OutOfMemory
 from paceline.integrations.server import tokens
 from paceline.integrations.server.models import Limits
-from paceline.integrations.server.wishes import AtLeast
+from paceline.integrations.server.settings import AtLeast
 
 STREAMS = 16
 POOL = 8

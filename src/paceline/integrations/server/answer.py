@@ -1,9 +1,10 @@
-"""The texts of one request while they are written: their pieces in bursts, and what is counted of them."""
+"""The texts of one request while they are written: their pieces in bursts, and their counters."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.api.prompts import Prompt
 from paceline.api.settings import Options
 from paceline.api.writing import Generation, Writing
-from paceline.engine.counters import Totals
+from paceline.engine.counters import Round, Totals
 from paceline.integrations.server.errors import ApiError, busy
 from paceline.integrations.server.flows import merged, within
 from paceline.integrations.server.models import Limits, ServedModel
@@ -20,6 +21,7 @@ from paceline.vocabulary.transcript import Transcripts
 
 if TYPE_CHECKING:
     from paceline.api.piece import Piece
+    from paceline.engine.loop import Session
 
 
 class Answer:
@@ -42,6 +44,10 @@ class Answer:
         self._closed = False
         self._early = 0
         """Tokens that came with the first burst."""
+        self._samples = 1
+        """Texts of each prompt, which follow each other."""
+        self.sources = Counter[str]()
+        """How many tokens came from each source."""
 
     async def begin(self, prompts: Sequence[Prompt], samples: int, settings: Callable[[], Options]) -> None:
         """Read the prompts and prepare their texts; what is wrong with them is raised here. ``settings`` are made for
@@ -52,6 +58,7 @@ class Answer:
         if count > self.limits.waiting:
             raise ApiError(f"a request has at most {self.limits.waiting} texts, not {count}", param="prompt")
         self._admit(count)
+        self._samples = samples
         lm = self.served.lm
         transcripts = Transcripts(self.served.vocabulary, remembers=False)  # the same text, whatever was written before
 
@@ -83,7 +90,7 @@ class Answer:
         self._admitted = count
 
     def close(self) -> None:
-        """End texts that were never begun. Those that were end with their readers. A second call changes nothing."""
+        """End the texts that were never begun; readers end the others. A second call changes nothing."""
         self.served.admitted -= self._admitted
         self._admitted, self._closed = 0, True
         for writing in self.writings:
@@ -121,6 +128,7 @@ class Answer:
     def _note(self, number: int, pieces: Sequence[Piece]) -> None:
         count = sum(piece.token is not None for piece in pieces)
         self.tokens[number] += count
+        self.sources.update(piece.source for piece in pieces if piece.source)
         if self.first is None:
             self.first = time.perf_counter()
             self._early = count
@@ -130,24 +138,32 @@ class Answer:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompts; samples of one prompt share it."""
-        prompts = {id(writing.context): writing.context.prompt_length for writing in self.writings}
-        samples = sum(writing.context.noise.sample == 0 for writing in self.writings) or 1
-        return sum(prompts.values()) * samples // max(1, len(self.writings))
+        return sum(writing.context.prompt_length for writing in self.writings[:: self._samples])
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens whose rows were there already; of several texts those of the first."""
-        reused = [writing.session.reused or 0 for writing in self.writings if writing.session is not None]
-        return min(reused[:1], default=0)
+        """Tokens of the prompts whose rows were there already, for the first of the samples of each prompt."""
+        first = [writing.session for writing in self.writings[:: self._samples]]
+        return sum(session.reused or 0 for session in first if session is not None)
 
     @property
     def completion_tokens(self) -> int:
         return sum(self.tokens)
 
     @property
+    def sessions(self) -> list[Session]:
+        """The sessions of the texts that were begun."""
+        return [writing.session for writing in self.writings if writing.session is not None]
+
+    @property
+    def rounds(self) -> list[Round]:
+        """The rounds of all texts, also of texts that were stopped before their ends."""
+        return [one for session in self.sessions for one in session.rounds]
+
+    @property
     def totals(self) -> Totals:
         """The counters of all texts together."""
-        return sum((result.totals for result in self.results), Totals())
+        return sum((Totals.of(one.rounds, one.seconds_prefill) for one in self.sessions), Totals())
 
     @property
     def seconds_to_first(self) -> float | None:

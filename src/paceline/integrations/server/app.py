@@ -1,4 +1,4 @@
-"""The application: which path leads where."""
+"""The application: its paths and their endpoints."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ from paceline.integrations.server.requests import (
     TokenizeRequest,
 )
 from paceline.integrations.server.responses import ResponseJob
+from paceline.integrations.server.settings import usual_temperature
 from paceline.integrations.server.sse import JsonAnswer
 from paceline.integrations.server.stored import Store
 from paceline.integrations.server.tokens import apply_template, detokenize, tokenize
-from paceline.integrations.server.wishes import usual_temperature
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+LARGE_BYTES = 256 << 10
+"""Bodies above are read in a thread: others wait for the event loop."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -48,17 +50,20 @@ def make_app(models: Models, *, limits: Limits | None = None, doors: Doors | Non
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
+        for served in models:
+            await asyncio.to_thread(lambda model: model.system_fingerprint, served)  # it reads all weights
         yield
         await asyncio.to_thread(models.close)
 
+    recorder = AnswerRecorder(models)
     app = Starlette(
         routes=_routes(models, limits),
-        middleware=[Middleware(Guard, doors=doors or Doors())],
+        middleware=[Middleware(Guard, doors=doors or Doors(), note=recorder.note_refusal)],
         exception_handlers={Exception: _failed, HTTPException: _not_found, ApiError: _failed},
         lifespan=lifespan,
     )
     app.state.models, app.state.limits = models, limits
-    app.state.recorder, app.state.store = AnswerRecorder(models), Store()
+    app.state.recorder, app.state.store = recorder, Store()
     return app
 
 
@@ -105,13 +110,13 @@ def _routes(models: Models, limits: Limits) -> list[Route]:
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:
-    """An endpoint whose errors are answers."""
+    """An endpoint that answers its errors."""
 
     async def guarding(request: Request) -> Response:
         try:
             return await endpoint(request)
         except (Left, ClientDisconnect):
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has left
         except Exception as error:
             return api_error(error).response()
 
@@ -134,15 +139,18 @@ async def read_body(request: Request, kind: type[BodyT], limits: Limits) -> Body
     except TimeoutError:
         said = f"the body did not arrive within {limits.read_seconds:g} seconds"
         raise ApiError(said, status=408, code="timeout", headers={"connection": "close"}) from None
-    return kind.model_validate_json(b"".join(parts))
+    whole = b"".join(parts)
+    if size > LARGE_BYTES:
+        return await asyncio.to_thread(kind.model_validate_json, whole)
+    return kind.model_validate_json(whole)
 
 
 def _too_large(limits: Limits) -> ApiError:
-    said = f"a body has at most {limits.body_bytes} bytes (--max-body)"
+    said = f"a body has at most {limits.body_bytes} bytes"
     return ApiError(said, status=413, code="too_large", headers={"connection": "close"})
 
 
-# --- what is known without a text ---
+# --- endpoints that write no text ---
 
 
 async def _models(request: Request) -> Response:

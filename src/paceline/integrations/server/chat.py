@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from paceline.api.piece import Piece
 from paceline.api.settings import Options
+from paceline.integrations.server.choices import ChoicesJob, Json
 from paceline.integrations.server.forms import (
     choice_of,
     form_settings,
@@ -16,22 +16,24 @@ from paceline.integrations.server.forms import (
     tools_for,
     variables_for,
 )
-from paceline.integrations.server.job import TextJob
+from paceline.integrations.server.refusals import refuse_contradictions
 from paceline.integrations.server.replies import ChatReply, Delta
 from paceline.integrations.server.requests import ChatRequest
-from paceline.integrations.server.sse import DONE, frame
-from paceline.integrations.server.wishes import ignored_fields, settings_of
-
-CHUNK, WHOLE = "chat.completion.chunk", "chat.completion"
+from paceline.integrations.server.settings import settings_of
 
 
-class ChatJob(TextJob[ChatRequest]):
+class ChatJob(ChoicesJob[ChatRequest]):
     """The reply to a conversation, ``n`` times."""
 
     prefix = "chatcmpl-"
+    whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
+    nothing: ClassVar[Json] = {"delta": {"content": ""}}
+    empty: ClassVar[Json] = {"delta": {}}
 
     async def begin(self) -> None:
         body = self.body
+        refuse_contradictions(body)
+        self.asks_logprobs = bool(body.logprobs)
         self.tools, self.choice = tools_for(body), choice_of(body)
         self.messages = messages_for(body.messages)
         await self.answer.begin([self.messages], body.n or 1, self._settings)
@@ -41,13 +43,11 @@ class ChatJob(TextJob[ChatRequest]):
             for number, writing in enumerate(self.answer.writings)
         ]
 
-    def ignored(self) -> list[str]:
-        return ignored_fields(self.body)
-
     def _settings(self) -> Options:
         body = self.body
-        most = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-        given = settings_of(body, self.served, self.limits, most=most, seed=self.seed)
+        most_is = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+        most = getattr(body, most_is)
+        given = settings_of(body, self.served, self.limits, most=most, seed=self.seed, most_is=most_is)
         if body.logprobs:
             given["logprobs"] = body.top_logprobs or 0
         if variables := variables_for(body.chat_template_kwargs, body.reasoning_effort, self.tools):
@@ -76,110 +76,31 @@ class ChatJob(TextJob[ChatRequest]):
         for reply in self.replies:
             reply.end()
 
-    def whole(self) -> dict[str, Any]:
-        choices = [self._choice(number, reply) for number, reply in enumerate(self.replies)]
-        return {"id": self.id, "object": WHOLE, **self.answer.about(), "choices": choices, **self.numbers()}
+    def whole_choice(self, number: int) -> Json:
+        pieces = self.answer.results[number].pieces
+        message = {**self.replies[number].message, "refusal": None}
+        found = {"index": number, "message": message, "logprobs": self.logprobs(number, pieces)}
+        return found | {"finish_reason": self.finish_of(number)} | self._tokens(pieces) | self._pieces(pieces)
 
-    def _choice(self, number: int, reply: ChatReply) -> dict[str, Any]:
-        result = self.answer.results[number]
-        found = {
-            "index": number,
-            "message": {**reply.message, "refusal": None},
-            "logprobs": self._logprobs(result.pieces),
-            "finish_reason": reply.finish,
-        }
-        if self.body.return_token_ids:
-            found["token_ids"] = result.tokens
-        if self.body.return_pieces:
-            found["paceline"] = {"pieces": [as_piece(piece) for piece in result.pieces]}
-        return found
-
-    def _logprobs(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
+    def logprobs(self, number: int, pieces: Sequence[Piece]) -> Json | None:
         if not self.body.logprobs:
             return None
         return {"content": [one.logprobs.openai() for one in pieces if one.logprobs is not None], "refusal": None}
 
     # --- the stream ---
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        for number in range(len(self.replies)):
-            yield self._chunk(number, {"role": "assistant", "content": ""})
-        ended, last = 0, None
-        async with aclosing(self.answer.bursts()) as bursts:
-            async for number, pieces in bursts:
-                reply = self.replies[number]
-                deltas = [delta for piece in pieces for delta in reply.push(piece)]
-                if finished := any(piece.finish is not None for piece in pieces):
-                    ended += 1
-                    deltas += reply.end()
-                for one in self._chunks(number, deltas, pieces):
-                    yield one
-                if finished and ended < len(self.replies):
-                    yield self._chunk(number, {}, finish=reply.finish)
-                elif finished:
-                    last = number
-        for one in self._end(last):
-            yield one
+    def opening(self) -> list[tuple[int, Json]]:
+        return [(number, {"delta": {"role": "assistant", "content": ""}}) for number in range(len(self.replies))]
 
-    def _end(self, last: int | None) -> list[bytes]:
-        """The end of the stream: the last text's reason to end, then the numbers."""
-        options = self.body.stream_options
-        numbers = self.numbers()
-        frames = []
-        if last is not None:
-            own = numbers if options is None or options.include_usage is None else {}
-            frames.append(self._chunk(last, {}, finish=self.replies[last].finish, **own))
-        if options is not None and options.include_usage:
-            about = {"id": self.id, "object": CHUNK, **self.answer.about()}
-            frames.append(frame({**about, "choices": [], **numbers}))
-        return [*frames, DONE]
+    def parts(self, number: int, pieces: list[Piece], *, finished: bool) -> list[Json]:
+        reply = self.replies[number]
+        deltas = [delta for piece in pieces for delta in reply.push(piece)]
+        if finished:
+            deltas += reply.end()
+        return [{"delta": delta} for delta in merged_deltas(deltas)]
 
-    def _chunks(self, number: int, deltas: Sequence[Delta], pieces: Sequence[Piece]) -> list[bytes]:
-        """The chunks of a burst: one for each kind of delta in turn. The first has what is said of its tokens."""
-        said = merged_deltas(deltas)
-        if not said and (self.body.logprobs or self.body.return_pieces or self.body.return_token_ids):
-            said = [{"content": ""}]
-        return [self._chunk(number, delta, pieces=pieces if place == 0 else ()) for place, delta in enumerate(said)]
-
-    def _chunk(
-        self,
-        number: int,
-        delta: dict[str, Any],
-        *,
-        pieces: Sequence[Piece] = (),
-        finish: str | None = None,
-        **more: Any,
-    ) -> bytes:
-        choice: dict[str, Any] = {
-            "index": number,
-            "delta": delta,
-            "logprobs": self._logprobs(pieces) if pieces else None,
-            "finish_reason": finish,
-        }
-        if self.body.return_token_ids and pieces:
-            choice["token_ids"] = [piece.token for piece in pieces if piece.token is not None]
-        found = {"id": self.id, "object": CHUNK, **self.answer.about(), "choices": [choice]}
-        options = self.body.stream_options
-        if options is not None and options.include_usage:
-            found["usage"] = self._usage_so_far() if options.continuous_usage_stats else None
-        if self.body.return_pieces and pieces:
-            found["paceline"] = {"pieces": [as_piece(piece) for piece in pieces]}
-        return frame({**found, **more})
-
-    def _usage_so_far(self) -> dict[str, int]:
-        prompt, completion = self.answer.prompt_tokens, self.answer.completion_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-def as_piece(piece: Piece) -> dict[str, Any]:
-    """A token of the text and where it came from."""
-    return {
-        "text": piece.text,
-        "token": piece.token,
-        "source": piece.source,
-        "round": piece.round,
-        "kind": str(piece.kind),
-    }
+    def finish_of(self, number: int) -> str:
+        return self.replies[number].finish
 
 
 def merged_deltas(deltas: Sequence[Delta]) -> list[dict[str, Any]]:

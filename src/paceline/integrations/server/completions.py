@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from typing import Any
+import asyncio
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from paceline.api.piece import Piece
 from paceline.api.settings import Options
-from paceline.integrations.server.chat import as_piece
+from paceline.integrations.server.choices import ChoicesJob, Json
 from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.forms import form_settings
-from paceline.integrations.server.job import TextJob
+from paceline.integrations.server.prompts import prompts_of
+from paceline.integrations.server.replies import finish_reason
 from paceline.integrations.server.requests import CompletionRequest
-from paceline.integrations.server.sse import DONE, frame
-from paceline.integrations.server.wishes import ignored_fields, prompts_of, settings_of
+from paceline.integrations.server.settings import settings_of
 
-OBJECT = "text_completion"
 USUAL_TOKENS = 16
-"""Of the protocol, where a request names none."""
-FINISHES = {"length": "length", "context": "length"}
+"""OpenAI's number of new tokens, if a request names none."""
 
 
-def finish_of(finish: str | None) -> str:
-    """Why a text ended, in OpenAI's words."""
-    return FINISHES.get(str(finish), "stop")
-
-
-class CompletionJob(TextJob[CompletionRequest]):
+class CompletionJob(ChoicesJob[CompletionRequest]):
     """The continuations of one or several prompts, ``n`` of each."""
 
     prefix = "cmpl-"
+    whole_object = chunk_object = "text_completion"
+    nothing: ClassVar[Json] = {"text": ""}
+    empty: ClassVar[Json] = {"text": ""}
 
     async def begin(self) -> None:
         body = self.body
@@ -38,20 +34,20 @@ class CompletionJob(TextJob[CompletionRequest]):
             raise ApiError("best_of is served only if it equals n; leave it out", param="best_of", code="unsupported")
         if body.echo and body.logprobs is not None:
             raise ApiError("echo with logprobs is not served; leave one of them out", param="echo", code="unsupported")
-        prompts = prompts_of(body.prompt, self.served)
+        prompts = await asyncio.to_thread(prompts_of, body.prompt, self.served)
         await self.answer.begin(prompts, body.n or 1, self._settings)
+        self.asks_logprobs = self.has_empty_logprobs = body.logprobs is not None
         self.texts = [self._echo(number) for number in range(len(self.answer.writings))]
-        self.offsets = [len(text) for text in self.texts]
-
-    def ignored(self) -> list[str]:
-        return ignored_fields(self.body)
+        self.finishes: list[str | None] = [None] * len(self.texts)
+        self.offsets = [0] * len(self.texts)
+        """The characters of each text before the next token."""
 
     def _settings(self) -> Options:
-        most = USUAL_TOKENS if self.body.max_tokens is None else self.body.max_tokens
-        given = settings_of(self.body, self.served, self.limits, most=most, seed=self.seed)
-        if self.body.logprobs is not None:
-            given["logprobs"] = self.body.logprobs
         body = self.body
+        most = USUAL_TOKENS if body.max_tokens is None else body.max_tokens
+        given = settings_of(body, self.served, self.limits, most=most, seed=self.seed)
+        if body.logprobs is not None:
+            given["logprobs"] = body.logprobs
         return form_settings(self.served, given, form=body.response_format, structured=body.structured_outputs)
 
     def _echo(self, number: int) -> str:
@@ -60,82 +56,39 @@ class CompletionJob(TextJob[CompletionRequest]):
         prompt = self.answer.writings[number].context.tokens.tolist()
         return self.served.vocabulary.text(prompt)
 
-    # --- the whole answer ---
-
     def take(self, number: int, pieces: list[Piece]) -> None:
         self.texts[number] += "".join(piece.text for piece in pieces)
+        self.finishes[number] = next((piece.finish for piece in pieces if piece.finish is not None), None)
 
-    def whole(self) -> dict[str, Any]:
-        choices = [self._whole_choice(number) for number in range(len(self.texts))]
-        return {"id": self.id, "object": OBJECT, **self.answer.about(), "choices": choices, **self.numbers()}
+    def whole_choice(self, number: int) -> Json:
+        pieces = self.answer.results[number].pieces
+        found = {"index": number, "text": self.texts[number], "logprobs": self.logprobs(number, pieces)}
+        return found | {"finish_reason": self.finish_of(number)} | self._tokens(pieces) | self._pieces(pieces)
 
-    def _whole_choice(self, number: int) -> dict[str, Any]:
-        result = self.answer.results[number]
-        return self._choice(number, self.texts[number], result.pieces, finish_of(result.finish))
+    def opening(self) -> list[tuple[int, Json]]:
+        return [(number, {"text": echoed}) for number, echoed in enumerate(self.texts) if echoed]
 
-    def _choice(self, number: int, text: str, pieces: Sequence[Piece], finish: str | None) -> dict[str, Any]:
-        found = {
-            "index": number,
-            "text": text,
-            "logprobs": self._logprobs(number, pieces),
-            "finish_reason": finish,
-        }
-        if self.body.return_token_ids:
-            found["token_ids"] = [piece.token for piece in pieces if piece.token is not None]
-        return found
+    def parts(self, number: int, pieces: list[Piece], *, finished: bool) -> list[Json]:
+        self.take(number, pieces)
+        text = "".join(piece.text for piece in pieces)
+        return [{"text": text}] if text else []
 
-    def _logprobs(self, number: int, pieces: Sequence[Piece]) -> dict[str, Any] | None:
+    def finish_of(self, number: int) -> str:
+        return finish_reason(self.finishes[number])
+
+    def logprobs(self, number: int, pieces: Sequence[Piece]) -> dict[str, Any] | None:
         """OpenAI's older form: lists beside each other."""
         if self.body.logprobs is None:
             return None
-        found = [piece.logprobs for piece in pieces if piece.logprobs is not None]
-        offsets = []
-        for one in found:
-            offsets.append(self.offsets[number])
-            self.offsets[number] += len(one.text)
+        found, offsets = [], []
+        for piece in pieces:
+            if piece.logprobs is not None:
+                found.append(piece.logprobs)
+                offsets.append(self.offsets[number])
+            self.offsets[number] += len(piece.text)
         return {
             "tokens": [one.text for one in found],
             "token_logprobs": [one.openai()["logprob"] for one in found],
             "top_logprobs": [{top.text: top.openai()["logprob"] for top in one.top} for one in found],
             "text_offset": offsets,
         }
-
-    # --- the stream ---
-
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        for number, echoed in enumerate(self.texts):
-            if echoed:
-                yield self._chunk(number, echoed, ())
-        options, ended, last = self.body.stream_options, 0, None
-        async with aclosing(self.answer.bursts()) as bursts:
-            async for number, pieces in bursts:
-                finish = next((piece.finish for piece in pieces if piece.finish is not None), None)
-                ended += finish is not None
-                text = "".join(piece.text for piece in pieces)
-                held = ended == len(self.texts) and options is None
-                if text or finish or self.body.logprobs is not None or self.body.return_pieces:
-                    chunk = number, text, pieces, None if finish is None else finish_of(finish)
-                    if held:
-                        last = chunk
-                    else:
-                        yield self._chunk(*chunk)
-        if last is not None:
-            yield self._chunk(*last, **self.numbers())
-        elif options is not None and options.include_usage:
-            about = {"id": self.id, "object": OBJECT, **self.answer.about()}
-            yield frame({**about, "choices": [], **self.numbers()})
-        yield DONE
-
-    def _chunk(self, number: int, text: str, pieces: Sequence[Piece], finish: str | None = None, **more: Any) -> bytes:
-        choice = self._choice(number, text, pieces, finish)
-        found = {"id": self.id, "object": OBJECT, **self.answer.about(), "choices": [choice]}
-        options = self.body.stream_options
-        if options is not None and options.include_usage:
-            found["usage"] = self._usage_so_far() if options.continuous_usage_stats else None
-        if self.body.return_pieces and pieces:
-            found["paceline"] = {"pieces": [as_piece(piece) for piece in pieces]}
-        return frame({**found, **more})
-
-    def _usage_so_far(self) -> dict[str, int]:
-        prompt, completion = self.answer.prompt_tokens, self.answer.completion_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -1,4 +1,4 @@
-"""Who may ask, and how much: the checks before any endpoint.
+"""The checks of every request before its endpoint: the host, the origin and the key.
 
 A page of a foreign site can make a browser send requests to this machine, so requests are refused whose Host is not the
 server's own (DNS rebinding) or whose Origin is another site that was not allowed. A key is compared in constant time.
@@ -12,7 +12,7 @@ import hmac
 import ipaddress
 import re
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paceline.integrations.server.errors import INTERNAL, ApiError, api_error
 from paceline.integrations.server.job import ID_HEADER, REQUEST_ID
-from paceline.integrations.server.sse import DONE, EVENTS, frame
+from paceline.integrations.server.sse import EVENTS, error_frames
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 ANY = frozenset({"0.0.0.0", "::", ""})
@@ -32,12 +32,12 @@ HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/?#@\\\[\]]+))(?::\d*)?", re.IGNO
 """A Host header: a name or an address, and a port."""
 ALLOWED_HEADERS = "authorization, content-type, x-request-id"
 STAINLESS = re.compile(r"(x-stainless|openai)-[a-z-]{1,40}")
-"""Headers by which OpenAI's clients tell of themselves."""
+"""Headers in which OpenAI's clients describe themselves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doors:
-    """What is checked of a request."""
+    """The hosts, keys and origins that requests may have."""
 
     host: str = "127.0.0.1"
     hosts: Collection[str] = ()
@@ -45,7 +45,7 @@ class Doors:
     keys: Collection[bytes] = ()
     """Digests of the keys; none where no key is needed."""
     origins: Collection[str] = ()
-    """Sites whose pages may ask; ``*`` for all."""
+    """Sites whose pages may send requests; ``*`` for all."""
 
     @staticmethod
     def is_open(path: str) -> bool:
@@ -66,7 +66,7 @@ class Doors:
         return sum(hmac.compare_digest(digest, known) for known in self.keys) > 0
 
     def allows(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin may ask."""
+        """Whether a page of this origin may send requests."""
         return "*" in self.origins or origin in self.origins or _site(origin) == host.lower()
 
 
@@ -98,10 +98,11 @@ def _is_address(name: str) -> bool:
 
 
 class Guard:
-    """The middleware that checks every request, names it, and adds the headers of its answer."""
+    """The middleware that checks every request, names it, and adds the headers of its answer. ``note`` is called with
+    the id and the path of a request that was refused, and with the status and the sentence of its answer."""
 
-    def __init__(self, app: ASGIApp, doors: Doors) -> None:
-        self._app, self._doors = app, doors
+    def __init__(self, app: ASGIApp, doors: Doors, note: Callable[[str, str, int, str], None]) -> None:
+        self._app, self._doors, self._note = app, doors, note
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -122,6 +123,8 @@ class Guard:
                 for name, value in more:
                     found[name] = value
                 started = found
+                if (refusal := scope["state"].get("refusal")) is not None:
+                    self._note(scope["state"]["request_id"], scope["path"], message["status"], refusal)
             await send(message)
 
         try:
@@ -130,7 +133,8 @@ class Guard:
             if started is None:
                 await _stopping().response()(scope, receive, sending)
             elif started.get("content-type", "").startswith(EVENTS):
-                await send({"type": "http.response.body", "body": frame(_stopping().body()) + DONE})
+                ending = scope["state"].get("ending", error_frames)
+                await send({"type": "http.response.body", "body": ending(_stopping())})
             else:
                 raise
         except Exception as error:
@@ -153,10 +157,10 @@ class Guard:
     def _refusal(self, scope: Scope, headers: Headers, origin: str | None) -> ApiError | None:
         doors, host = self._doors, headers.get("host", "")
         if not doors.knows_host(host):
-            said = f"this server is not {host[:80]!r}; --allowed-host names hosts that it answers for"
+            said = f"this server is not {host[:80]!r}, and its operator has not allowed that name"
             return ApiError(said, status=421, code="unknown_host")
         if origin is not None and not doors.allows(origin, host):
-            said = f"pages of {origin[:80]!r} may not ask this server; --cors names sites that may"
+            said = f"pages of {origin[:80]!r} may not send requests here; its operator has not allowed that site"
             return ApiError(said, status=403, code="unknown_origin")
         if scope["method"] == "OPTIONS" or not doors.keys or doors.is_open(scope["path"]):
             return None

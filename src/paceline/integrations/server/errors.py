@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 
 from paceline.api.settings import Options
 from paceline.errors import InputError, PacelineError, ServingClosed
@@ -20,10 +22,12 @@ SHOWN = 60
 LONGEST = 600
 """Characters of a message."""
 RETRY_SECONDS = 1
+FLAGS = re.compile(r" \((?:Python: |in Python )?[^()]*--[a-z][^()]*\)")
+"""Advice about the command line in a sentence."""
 
 
 class ApiError(Exception):
-    """What a client is answered instead of a text."""
+    """An error that the server answers in place of a text."""
 
     def __init__(
         self,
@@ -46,7 +50,19 @@ class ApiError(Exception):
         return {"error": {"message": said, "type": self.kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        return JSONResponse(self.body(), self.status, self.headers)
+        return ErrorAnswer(self)
+
+
+class ErrorAnswer(JSONResponse):
+    """An error as a response. It leaves its sentence in the request's state, for the log."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.body(), error.status, error.headers)
+        self._sentence = str(error)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["refusal"] = self._sentence
+        await super().__call__(scope, receive, send)
 
 
 def busy(texts: int) -> ApiError:
@@ -66,7 +82,7 @@ def no_model(name: str, known: list[str]) -> ApiError:
 
 
 def api_error(error: BaseException) -> ApiError:
-    """Any exception as what a client is told. Sentences about a setting begin with its name."""
+    """The answer for an exception. Sentences about a setting begin with its name."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValidationError):
@@ -75,13 +91,19 @@ def api_error(error: BaseException) -> ApiError:
         said = "the server is stopping and takes no more texts"
         return ApiError(said, status=503, kind=OVERLOADED, code="stopping", headers={"retry-after": str(RETRY_SECONDS)})
     if isinstance(error, InputError):
-        first = str(error).split(" ", 1)[0].strip("'\"")
-        return ApiError(str(error), param=first if first in Options.__annotations__ else None)
+        said = str(error)
+        first = said.split(" ", 1)[0].strip("'\"")
+        return ApiError(_for_clients(said), param=first if first in Options.__annotations__ else None)
     number = uuid.uuid4().hex[:12]
     LOG.error("error %s", number, exc_info=error)
     if isinstance(error, PacelineError):
         return ApiError(str(error), status=500, kind=INTERNAL)
     return ApiError(f"an error inside the server; its log has it as {number}", status=500, kind=INTERNAL)
+
+
+def _for_clients(said: str) -> str:
+    """A sentence of the Python API for a client that sees neither Python nor the command line."""
+    return FLAGS.sub("", said).replace("max_new_tokens", "max_tokens")
 
 
 def _of_validation(error: ValidationError) -> ApiError:
@@ -92,7 +114,7 @@ def _of_validation(error: ValidationError) -> ApiError:
         return ApiError(f"the body is no JSON object: {reason}", code="invalid_json")
     steps = [str(step) for step in first["loc"] if isinstance(step, int) or not _is_branch(step)]
     place = ".".join(steps)
-    given = "" if first["type"] == "missing" else f", not {_short(first['input'])}"
+    given = "" if first["type"] == "missing" else f", not {short(first['input'])}"
     said = str(first["msg"]).removeprefix("Value error, ")
     return ApiError(f"{place or 'the body'}: {said[:1].lower()}{said[1:]}{given}", param=steps[0] if steps else None)
 
@@ -102,6 +124,10 @@ def _is_branch(step: str) -> bool:
     return "[" in step or step in ("str", "int", "float", "bool", "dict", "list", "none")
 
 
-def _short(value: object) -> str:
-    said = repr(value)
+def short(value: object) -> str:
+    """A wrong value in a message. Python refuses to write very long whole numbers."""
+    try:
+        said = repr(value)
+    except (ValueError, RecursionError):
+        said = f"a value of type {type(value).__name__}"
     return said if len(said) <= SHOWN else f"{said[:SHOWN]}…"

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic_core import from_json
+
 from paceline.api.settings import Options
 from paceline.grammar import Grammar
 from paceline.grammar.base import LAYOUTS
 from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.models import ServedModel
-from paceline.integrations.server.replies import ReplyFormat, format_of
+from paceline.integrations.server.replies import ReplyFormat
 from paceline.integrations.server.requests import ChatRequest, Format, Json, Structured, ToolChoice
 
 NAMED = "function:"
@@ -22,8 +24,6 @@ TAGGED, TAGS = "tagged", ("<tool_call>", "</tool_call>")
 OURS = frozenset({"chat_template", "conversation", "tokenize", "tokenizer_kwargs", "padding", "truncation"})
 OURS |= {"max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "load_audio_from_video"}
 """Arguments of the function that renders a template; a request gives its template variables, and no template."""
-ROLES = {"developer": "system"}
-"""Roles that templates do not know -> those that they do."""
 
 
 def messages_for(messages: Sequence[Json]) -> list[Json]:
@@ -31,7 +31,8 @@ def messages_for(messages: Sequence[Json]) -> list[Json]:
     found = []
     for message in messages:
         kept = {name: value for name, value in message.items() if value is not None or name == "content"}
-        kept["role"] = ROLES.get(kept.get("role", ""), kept.get("role"))
+        if kept.get("role") == "developer":
+            kept["role"] = "system"  # templates know no other name
         if calls := kept.get("tool_calls"):
             kept["tool_calls"] = [_call(call) for call in calls] if isinstance(calls, list) else calls
         found.append(kept)
@@ -44,7 +45,7 @@ def _call(call: Any) -> Any:
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return call
     try:
-        arguments = json.loads(function["arguments"] or "{}")
+        arguments = from_json(function["arguments"] or "{}")  # which bounds the depth, as templates recurse
     except ValueError:
         arguments = function["arguments"]
     return {**call, "function": {**function, "arguments": arguments}}
@@ -97,6 +98,8 @@ def form_settings(
     if (grammar := grammar_of(tools, choice, form, structured, reply_format(served, choice))) is not None:
         if given.get("ignore_eos"):
             raise ApiError("a form and ignore_eos exclude each other; leave one out", param="ignore_eos")
+        if given.get("processors"):
+            raise ApiError("a form and min_tokens exclude each other; leave one out", param="min_tokens")
         marker = reasoning_end(served, begun)
         given["grammar"] = grammar if marker is None else replace(grammar, after=marker)
     return given
@@ -110,21 +113,15 @@ def forces_call(choice: str | None) -> bool:
 def reply_format(served: ServedModel, choice: str | None) -> ReplyFormat:
     """How the reply is read. A call that is forced is written as JSON, with the markers of the model's family where
     these are text."""
-    own = format_of(served.vocabulary)
-    if not forces_call(choice) or (own.name == TAGGED and TAGS[0] not in special_names(served)):
+    own = served.reply_format
+    if not forces_call(choice) or (own.name == TAGGED and TAGS[0] not in served.special_names):
         return own
-    return replace(format_of(served.vocabulary, "llama"), reasoning=own.reasoning)
-
-
-def special_names(served: ServedModel) -> set[str]:
-    """The names of special tokens, which no grammar can name."""
-    vocabulary = served.vocabulary
-    return {vocabulary.token_bytes(token).decode(errors="replace") for token in vocabulary.specials}
+    return served.json_call_format
 
 
 def reasoning_end(served: ServedModel, begun: str) -> str | None:
     """The marker that ends the reasoning which a prompt has opened; None where it has opened none."""
-    markers = format_of(served.vocabulary).reasoning
+    markers = served.reply_format.reasoning
     return markers[1] if markers and begun.rstrip().endswith(markers[0].rstrip()) else None
 
 
@@ -138,9 +135,13 @@ def grammar_of(
     """The grammar of a reply; None where its form is free."""
     if forces_call(choice):
         return _call_grammar(tools, choice or "", tagged=format.name == TAGGED)
+    free = form is None or form.type == "text"
     if structured is not None:
+        if not free:
+            said = "response_format and structured_outputs exclude each other; leave one out"
+            raise ApiError(said, param="structured_outputs")
         return _structured(structured)
-    if form is None or form.type == "text":
+    if form is None or free:
         return None
     if form.type == "json_object":
         return Grammar.json_object() if form.schema_ is None else Grammar.json_schema(form.schema_)
@@ -155,6 +156,10 @@ def grammar_of(
 
 def _structured(given: Structured) -> Grammar:
     """vLLM's ``structured_outputs``."""
+    named = [given.json_, given.regex, given.choice, given.grammar, given.json_object or None]
+    if sum(one is not None for one in named) > 1:
+        said = "structured_outputs takes one of json, regex, choice, grammar and json_object"
+        raise ApiError(said, param="structured_outputs")
     if given.json_ is not None:
         return Grammar.json_schema(given.json_)
     if given.regex is not None:

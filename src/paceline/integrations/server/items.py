@@ -1,4 +1,4 @@
-"""The output of the Responses API, item by item, and the events that tell of it while it is written."""
+"""The output of the Responses API, item by item, and the events of its stream."""
 
 from __future__ import annotations
 
@@ -20,9 +20,16 @@ class Items:
         self.output: list[dict[str, Any]] = []
         self._open: tuple[str, int] | None = None
         """The kind of the item that is being written, and the number of its call."""
+        self._held: list[Any] = []
+        """Log-probabilities of tokens whose text was held back."""
 
-    def push(self, delta: Delta, logprobs: Sequence[Any] = ()) -> list[Event]:
-        """The events of one delta."""
+    def hold(self, logprobs: Sequence[Any]) -> None:
+        """Keep log-probabilities of tokens for the next delta."""
+        self._held += logprobs
+
+    def push(self, delta: Delta) -> list[Event]:
+        """The events of one delta, with the log-probabilities that are held. Only the text of messages has those."""
+        logprobs, self._held = self._held, []
         key = ("call", delta.index) if delta.kind in ("call", "arguments") else (delta.kind, 0)
         events = [] if key == self._open else [*self.close(), *self._begin(key, delta)]
         item, place = self.output[-1], {"output_index": len(self.output) - 1, "item_id": self.output[-1]["id"]}
@@ -56,6 +63,13 @@ class Items:
         item["content"] = [part]
         place = {"output_index": number, "item_id": item["id"], "content_index": 0}
         return [*events, {"type": "response.content_part.added", **place, "part": dict(part)}]
+
+    def end(self, status: str) -> list[Event]:
+        """The events at the end of the reply."""
+        events: list[Event] = []
+        if self._held and self._open == (TEXT, 0):
+            events = self.push(Delta("content"))
+        return [*events, *self.close(status)]
 
     def close(self, status: str = "completed") -> list[Event]:
         """The events at the end of the item that is being written."""

@@ -1,4 +1,4 @@
-"""One request on its way: its body, the texts that answer it, and what its headers say."""
+"""A request for texts: its body, the texts that answer it, and the headers of the answer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from starlette.responses import Response
 
 from paceline.api.settings import new_seed
 from paceline.integrations.server.answer import Answer
+from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.flows import unless_left
 from paceline.integrations.server.models import Limits, Models, ServedModel
 from paceline.integrations.server.record import AnswerRecorder
 from paceline.integrations.server.requests import BodyT
-from paceline.integrations.server.sse import JsonAnswer, streamed
+from paceline.integrations.server.sse import JsonAnswer, error_frames, streamed
 from paceline.integrations.server.usage import numbers
 
 REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -24,12 +25,6 @@ ID_HEADER, IGNORED_HEADER = "x-request-id", "x-paceline-ignored"
 SEEDS = 1 << 64
 NAMED = 20
 """Ignored fields that a header names."""
-
-
-def request_id_of(request: Request) -> str:
-    """The client's own name of the request, or a new one."""
-    given: str = request.headers.get(ID_HEADER, "")
-    return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 class TextJob(Generic[BodyT]):
@@ -55,7 +50,7 @@ class TextJob(Generic[BodyT]):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Those of the answer."""
+        """The headers of the answer."""
         found = {ID_HEADER: self.request_id}
         if ignored := self.ignored():
             more = len(ignored) - NAMED
@@ -64,12 +59,14 @@ class TextJob(Generic[BodyT]):
         return found
 
     async def respond(self) -> Response:
-        """The response. What is wrong with the request is raised before anything of the answer is sent."""
+        """The response. An error of the request is raised before the answer begins."""
         try:
             await unless_left(self.request, self.begin())
             if self.streams:
                 frames = self.recorded(self.frames())
-                return streamed(frames, self.headers, self.limits.ping_seconds, self.answer.close)
+                self.request.state.ending = self.ending
+                seconds, close = self.limits.ping_seconds, self.answer.close
+                return streamed(frames, self.headers, seconds, close=close, ending=self.ending)
             whole = await unless_left(self.request, self._whole())
         except BaseException:
             self.answer.close()
@@ -116,7 +113,11 @@ class TextJob(Generic[BodyT]):
         raise NotImplementedError
 
     def finish(self) -> None:
-        """All texts have ended."""
+        """Note that all texts have ended."""
+
+    def ending(self, error: ApiError) -> bytes:
+        """The end of a stream that fails."""
+        return error_frames(error)
 
     def frames(self) -> AsyncGenerator[bytes, None]:
         raise NotImplementedError

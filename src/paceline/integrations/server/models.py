@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from paceline import __version__
 from paceline.api.prompts import messages_of
 from paceline.integrations.server.errors import no_model
+from paceline.integrations.server.replies import ReplyFormat, format_of
+from paceline.targets.setup import kernels
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Limits:
     read_seconds: float = 30.0
     """Until the head and the body of a request must have arrived."""
     ping_seconds: float = 15.0
-    """Between two signs of life in a stream."""
+    """Between two pings in a stream."""
 
 
 @dataclass(eq=False)
@@ -70,11 +72,29 @@ class ServedModel:
 
     @cached_property
     def system_fingerprint(self) -> str:
-        """Equal where equal seeds give equal texts: it names the weights, the type, the device and the law, and no
-        drafter, since drafts change no text."""
+        """Equal where equal seeds give equal texts: it names the weights, the type, the device, the kernels and
+        the law, and no drafter, since drafts change no text."""
         target = self.lm.target
-        identity = [target.fingerprint(), str(target.dtype), str(target.device).partition(":")[0], LAW]
+        device = str(target.device).partition(":")[0]
+        path = [type(target).__name__, str(target.recorded), *(_instructions() if device == "cpu" else [])]
+        identity = [target.fingerprint(), str(target.dtype), device, *path, LAW]
         return f"fp_{hashlib.sha256('|'.join(identity).encode()).hexdigest()[:12]}"
+
+    @cached_property
+    def reply_format(self) -> ReplyFormat:
+        """The format in which the model writes replies."""
+        return format_of(self.vocabulary)
+
+    @cached_property
+    def json_call_format(self) -> ReplyFormat:
+        """The format of replies that must be calls, which a grammar writes as JSON."""
+        return replace(format_of(self.vocabulary, "llama"), reasoning=self.reply_format.reasoning)
+
+    @cached_property
+    def special_names(self) -> frozenset[str]:
+        """The names of special tokens, which no grammar can name."""
+        vocabulary = self.vocabulary
+        return frozenset(vocabulary.token_bytes(token).decode(errors="replace") for token in vocabulary.specials)
 
     def begun(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] | None = None) -> str:
         """The text of a conversation up to the reply, where a chat template may have begun it."""
@@ -117,8 +137,17 @@ class ServedModel:
         return name not in ("rest", "dictionary", "hybrid", "redrafter")
 
 
+def _instructions() -> list[str]:
+    """The instruction sets that forwards on this processor use, those of torch and of our compiled forwards."""
+    try:
+        from paceline.targets.hf.fused.vector import features
+    except ImportError:
+        return [kernels()]
+    return [kernels(), *sorted(features())]
+
+
 class Models:
-    """Those of a server. The first one answers requests that name none."""
+    """The models of a server. The first one answers requests that name none."""
 
     def __init__(self, served: Sequence[ServedModel]) -> None:
         self._served = {one.name: one for one in served}

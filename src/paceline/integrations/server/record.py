@@ -1,21 +1,28 @@
-"""What is recorded of every answer: Prometheus metrics under vLLM's names, and a line of the log."""
+"""The record of answers and refusals: Prometheus metrics under vLLM's names, and a line of the log for each."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from paceline.integrations.server.answer import Answer
+from paceline.integrations.server.errors import LONGEST
 from paceline.integrations.server.flows import Left
 from paceline.integrations.server.models import Models
+from paceline.integrations.server.replies import finish_reason
 
 LOG = logging.getLogger("paceline.server")
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 PER_TOKEN = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""Characters that could write a line of the log, or move a terminal's cursor."""
+SHOWN_PATH = 200
+"""Characters of a path in the log."""
 POSITIONS = 16
 """Positions of a draft that are counted one by one."""
 
@@ -37,12 +44,16 @@ class AnswerRecorder:
         self._by_place = self._counter(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by their place in the draft", "position"
         )
-        self._by_source = self._counter("accepted_tokens", "Accepted tokens by their source", "source", "paceline")
+        self._by_source = self._counter(
+            "accepted_tokens", "Accepted tokens by their source", "source", prefix="paceline"
+        )
         self._first = self._histogram("time_to_first_token_seconds", "Seconds to the first token", SECONDS)
         self._each = self._histogram("time_per_output_token_seconds", "Seconds per token after the first", PER_TOKEN)
         self._whole = self._histogram("e2e_request_latency_seconds", "Seconds of an answer", SECONDS)
         self._lengths = self._histogram("request_generation_tokens", "Tokens of an answer", TOKENS)
         self._prompts = self._histogram("request_prompt_tokens", "Tokens of a prompt", TOKENS)
+        about = "Requests that were refused, by the status of the answer"
+        self._refused = Counter("paceline:request_errors", about, ["status"], registry=self.registry)
         self._gauges = {
             "running": self._gauge("num_requests_running", "Texts that are being written"),
             "waiting": self._gauge("num_requests_waiting", "Texts that wait for a seat"),
@@ -50,9 +61,8 @@ class AnswerRecorder:
             "rows": self._gauge("kv_cache_rows", "Rows of keys and values that are held", "paceline"),
         }
 
-    def _counter(self, name: str, about: str, *labels: str, **_: str) -> Counter:
-        prefix = "paceline" if labels[1:] == ("paceline",) else "vllm"
-        return Counter(f"{prefix}:{name}", about, ["model_name", *labels[:1]], registry=self.registry)
+    def _counter(self, name: str, about: str, *labels: str, prefix: str = "vllm") -> Counter:
+        return Counter(f"{prefix}:{name}", about, ["model_name", *labels], registry=self.registry)
 
     def _histogram(self, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"vllm:{name}", about, ["model_name"], buckets=buckets, registry=self.registry)
@@ -84,9 +94,15 @@ class AnswerRecorder:
             self._note(answer, reason)
             LOG.info(line(answer, request_id, reason))
 
+    def note_refusal(self, request_id: str, path: str, status: int, sentence: str) -> None:
+        """Note a request that was refused, or failed before its answer began."""
+        self._refused.labels(str(status)).inc()
+        told = [CONTROL.sub("?", text) for text in (path[:SHOWN_PATH], sentence[:LONGEST])]
+        LOG.info("refused request=%s status=%d path=%s: %s", request_id, status, *told)
+
     def _note(self, answer: Answer, reason: str) -> None:
         name = answer.served.name
-        for finish in [reason] if reason else [finish_word(result.finish) for result in answer.results]:
+        for finish in [reason] if reason else [finish_reason(result.finish) for result in answer.results]:
             self._requests.labels(name, finish).inc()
         self._prompt.labels(name).inc(answer.prompt_tokens)
         self._text.labels(name).inc(answer.completion_tokens)
@@ -102,27 +118,21 @@ class AnswerRecorder:
         self._note_drafts(answer, name)
 
     def _note_drafts(self, answer: Answer, name: str) -> None:
-        for result in answer.results:
-            for one in result.rounds:
-                if one.drafted:
-                    self._drafts.labels(name).inc()
-                    self._drafted.labels(name).inc(one.drafted)
-                    self._accepted.labels(name).inc(one.accepted)
-                    for place in range(min(one.accepted, POSITIONS)):
-                        self._by_place.labels(name, str(place)).inc()
-            for piece in result.pieces:
-                if piece.source:
-                    self._by_source.labels(name, piece.source).inc()
-
-
-def finish_word(finish: str) -> str:
-    return "length" if finish in ("length", "context") else "stop"
+        for one in answer.rounds:
+            if one.drafted:
+                self._drafts.labels(name).inc()
+                self._drafted.labels(name).inc(one.drafted)
+                self._accepted.labels(name).inc(one.accepted)
+                for place in range(min(one.accepted, POSITIONS)):
+                    self._by_place.labels(name, str(place)).inc()
+        for source, count in answer.sources.items():
+            self._by_source.labels(name, source).inc(count)
 
 
 def line(answer: Answer, request_id: str, reason: str) -> str:
     """One answer in a line of the log."""
     first, totals = answer.seconds_to_first, answer.totals
-    finish = reason or "+".join(sorted({finish_word(result.finish) for result in answer.results}))
+    finish = reason or "+".join(sorted({finish_reason(result.finish) for result in answer.results}))
     said = [
         f"{answer.request_id} model={answer.served.name} request={request_id} finish={finish}",
         f"prompt={answer.prompt_tokens} cached={answer.cached_tokens} tokens={answer.completion_tokens}",

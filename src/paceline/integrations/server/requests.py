@@ -7,9 +7,9 @@ not listed are ignored, and a header of the answer names them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 from paceline.law.settings import Sampling
 from paceline.law.table import table
@@ -19,11 +19,19 @@ MOST_LOGPROBS = 20
 """Candidates of a token that an answer lists. All of a vocabulary would make gigabytes of a long text."""
 SIMPLE = {row.name: (row.kind | None, None) for row in table(Sampling) if row.kind is not None}
 BY_TOKEN = {
-    row.name: (dict[str, float] | None, None)
+    row.name: (Json | None, None)
     for row in table(Sampling)
     if row.token is not None and isinstance(row.default, Mapping)
 }
 """The settings of the table, under their own names."""
+MOST_MESSAGES, MOST_TOOLS, MOST_STOPS, MOST_PARTS, MOST_TOKENS = 10_000, 1000, 64, 10_000, 1 << 20
+StopString = Annotated[str, StringConstraints(max_length=1000)]
+StopStrings = Annotated[list[StopString], Field(fail_fast=True, max_length=MOST_STOPS)]
+Names = Annotated[list[str], Field(fail_fast=True, max_length=MOST_PARTS)]
+Tokens = Annotated[list[int], Field(fail_fast=True, max_length=MOST_TOKENS)]
+Objects = Annotated[list[Json], Field(fail_fast=True, max_length=MOST_TOOLS)]
+Messages = Annotated[list[Json], Field(fail_fast=True, min_length=1, max_length=MOST_MESSAGES)]
+"""Lists are checked up to their first mistake: a million mistakes in one body cost as little as one."""
 
 
 class Body(BaseModel):
@@ -33,8 +41,14 @@ class Body(BaseModel):
 
     @property
     def unknown(self) -> list[str]:
-        """The names of the fields that nothing here reads."""
-        return sorted(self.model_extra or {})
+        """The names of the fields that nothing here reads, also of fields inside its objects."""
+        inner = [f"{name}.{one}" for name in type(self).model_fields for one in _extra(getattr(self, name))]
+        return sorted([*(self.model_extra or {}), *inner])
+
+
+def _extra(value: Any) -> list[str]:
+    """The fields of an object that nothing here reads, unless they ask for nothing."""
+    return [name for name, given in (value.model_extra or {}).items() if given] if isinstance(value, Body) else []
 
 
 BodyT = TypeVar("BodyT", bound=Body)
@@ -48,7 +62,6 @@ class StreamOptions(Body):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None
 
 
 class TextPart(Body):
@@ -62,7 +75,7 @@ class PredictedText(Body):
     """OpenAI's predicted outputs."""
 
     type: Literal["content"] = "content"
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=MOST_PARTS)]
 
     @property
     def text(self) -> str:
@@ -85,7 +98,7 @@ class Structured(Body):
 
     json_: Json | str | None = Field(None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Names | None = None
     grammar: str | None = None
     json_object: bool | None = None
 
@@ -94,8 +107,8 @@ class Writes(SamplingBody):  # type: ignore[misc]  # made from the table
     """What every request for a text may say."""
 
     model: str | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: StopString | StopStrings | None = None
+    stop_token_ids: Tokens | None = None
     n: int | None = Field(None, ge=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -105,7 +118,6 @@ class Writes(SamplingBody):  # type: ignore[misc]  # made from the table
     prediction: PredictedText | None = None
     structured_outputs: Structured | None = None
     chat_template_kwargs: Json | None = None
-    rule: str | None = None
     method: str | None = None
     planner: str | None = None
     speculative: bool | None = None
@@ -139,11 +151,11 @@ class ToolChoice(Body):
 class ChatRequest(Writes):
     """``POST /v1/chat/completions``."""
 
-    messages: list[Json] = Field(min_length=1)
+    messages: Messages
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: Format | None = None
@@ -155,7 +167,8 @@ class ChatRequest(Writes):
 class CompletionRequest(Writes):
     """``POST /v1/completions``."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[Any]
+    """`prompts_of` checks the entries. A union of list types would report each wrong entry once for each type."""
     logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
     echo: bool | None = None
     best_of: int | None = None
@@ -169,21 +182,20 @@ class TextOptions(Body):
 
 class Reasoning(Body):
     effort: str | None = None
-    summary: str | None = None
 
 
 class ResponseRequest(Writes):
     """``POST /v1/responses``."""
 
-    input: str | list[Json]
+    input: str | Annotated[list[Json], Field(fail_fast=True, max_length=MOST_MESSAGES)]
     instructions: str | None = None
     previous_response_id: str | None = None
-    include: list[str] | None = None
+    include: Names | None = None
     max_output_tokens: int | None = None
     store: bool | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
-    tools: list[Json] | None = None
+    tools: Objects | None = None
     tool_choice: Literal["none", "auto", "required"] | Json | None = None
     parallel_tool_calls: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
@@ -196,26 +208,26 @@ class TokenizeRequest(Body):
     model: str | None = None
     content: str | None = None
     prompt: str | None = None
-    messages: list[Json] | None = None
+    messages: Annotated[list[Json], Field(fail_fast=True, max_length=MOST_MESSAGES)] | None = None
     add_special: bool | None = None
     add_special_tokens: bool | None = None
     with_pieces: bool | None = None
     return_token_strs: bool | None = None
     chat_template_kwargs: Json | None = None
-    tools: list[Json] | None = None
+    tools: Objects | None = None
 
 
 class DetokenizeRequest(Body):
     """``POST /detokenize``."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Tokens
 
 
 class TemplateRequest(Body):
     """``POST /apply-template``."""
 
     model: str | None = None
-    messages: list[Json] = Field(min_length=1)
-    tools: list[Json] | None = None
+    messages: Messages
+    tools: Objects | None = None
     chat_template_kwargs: Json | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -14,9 +15,9 @@ from paceline.integrations.server.items import Event, Items
 from paceline.integrations.server.job import TextJob
 from paceline.integrations.server.replies import ChatReply
 from paceline.integrations.server.requests import SIMPLE, Json, ResponseRequest
+from paceline.integrations.server.settings import ignored_fields, settings_of
 from paceline.integrations.server.sse import frame
 from paceline.integrations.server.stored import Store
-from paceline.integrations.server.wishes import ignored_fields, settings_of
 
 TEXTS = ("input_text", "output_text", "text")
 LOGPROBS = "message.output_text.logprobs"
@@ -42,6 +43,8 @@ class ResponseJob(TextJob[ResponseRequest]):
         read_as, begun = reply_format(self.served, self.choice), self.answer.writings[0].rendered
         self.reply = ChatReply(read_as, request_id=self.id, tools=self.tools, begun=begun)
         self.items = Items(self.id)
+        self.sequence = 0
+        """The number of the next event."""
 
     def ignored(self) -> list[str]:
         others = {*(self.body.include or ())} - {LOGPROBS}
@@ -49,8 +52,10 @@ class ResponseJob(TextJob[ResponseRequest]):
 
     def _settings(self) -> Options:
         body = self.body
-        most = body.max_output_tokens if body.max_output_tokens is not None else body.max_tokens
-        given = settings_of(body, self.served, self.limits, most=most, seed=self.seed)
+        most_is = "max_tokens" if body.max_output_tokens is None else "max_output_tokens"
+        most = getattr(body, most_is)
+        given = settings_of(body, self.served, self.limits, most=most, seed=self.seed, most_is=most_is)
+        self.most = given.get("max_new_tokens")
         if body.top_logprobs is not None or LOGPROBS in (body.include or ()):
             given["logprobs"] = body.top_logprobs or 0
         effort = None if body.reasoning is None else body.reasoning.effort
@@ -81,17 +86,15 @@ class ResponseJob(TextJob[ResponseRequest]):
 
     def _events(self, piece: Piece) -> list[Event]:
         """The events of one token."""
-        logprobs = [] if piece.logprobs is None else [piece.logprobs.openai()]
-        events: list[Event] = []
-        for delta in self.reply.push(piece):
-            events += self.items.push(delta, logprobs)
-            logprobs = []
-        return events
+        if piece.logprobs is not None:
+            self.items.hold([piece.logprobs.openai()])
+        return [event for delta in self.reply.push(piece) for event in self.items.push(delta)]
 
     def _ended(self) -> list[Event]:
         """The events at the end, but for the last one."""
         events = [event for delta in self.reply.end() for event in self.items.push(delta)]
-        events += self.items.close("completed" if self.reply.finish != "length" else "incomplete")
+        events += self.items.end("completed" if self.reply.finish != "length" else "incomplete")
+        self.completed = int(time.time())
         if self.body.store is not False:
             said = self.reply.message
             self.store.keep(self.whole(), [*self.messages, said])
@@ -100,14 +103,14 @@ class ResponseJob(TextJob[ResponseRequest]):
     def whole(self) -> dict[str, Any]:
         cut = self.reply.finish == "length"
         status = "incomplete" if cut else "completed"
-        found = self._response(status) | {"usage": self._usage(), "completed_at": self.answer.created}
+        found = self._response(status) | {"usage": self._usage(), "completed_at": self.completed}
         found["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
         numbers = self.numbers()
         return {**found, "timings": numbers["timings"], "metrics": numbers["metrics"]}
 
     def _response(self, status: str) -> dict[str, Any]:
         """The response as far as it is known."""
-        body = self.body
+        body, sampling = self.body, self.answer.writings[0].context.sampling
         asked = None if body.text is None else body.text.format
         form = {"type": "text"} if asked is None else asked.model_dump(exclude_none=True, by_alias=True)
         return {
@@ -118,16 +121,17 @@ class ResponseJob(TextJob[ResponseRequest]):
             "error": None,
             "incomplete_details": None,
             "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
+            "max_output_tokens": self.most,
             "model": self.served.name,
             "output": self.items.output,
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "parallel_tool_calls": True,
             "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
             "store": body.store is not False,
-            **{name: getattr(body, name) for name in SIMPLE},
+            **{name: getattr(sampling, name) for name in SIMPLE},
+            "seed": self.seed,
             "text": {"format": form},
-            "tool_choice": body.tool_choice or "auto",
+            "tool_choice": (body.tool_choice or "auto") if self.tools else "none",
             "tools": body.tools or [],
             "truncation": "disabled",
             "metadata": body.metadata or {},
@@ -148,24 +152,26 @@ class ResponseJob(TextJob[ResponseRequest]):
     # --- the stream ---
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        number = 0
-
-        def told(event: Event) -> bytes:
-            nonlocal number
-            found = frame({**event, "sequence_number": number}, event["type"])
-            number += 1
-            return found
-
         for kind in ("response.created", "response.in_progress"):
-            yield told({"type": kind, "response": {**self._response("in_progress"), "output": []}})
+            yield self._frame({"type": kind, "response": {**self._response("in_progress"), "output": []}})
         async with aclosing(self.answer.bursts()) as bursts:
             async for _, pieces in bursts:
                 events = [event for piece in pieces for event in self._events(piece)]
                 if events:
-                    yield b"".join(map(told, events))
-        yield b"".join(map(told, self._ended()))
+                    yield b"".join(map(self._frame, events))
+        yield b"".join(map(self._frame, self._ended()))
         whole = self.whole()
-        yield told({"type": f"response.{whole['status']}", "response": whole})
+        yield self._frame({"type": f"response.{whole['status']}", "response": whole})
+
+    def _frame(self, event: Event) -> bytes:
+        """The next event."""
+        found = frame({**event, "sequence_number": self.sequence}, event["type"])
+        self.sequence += 1
+        return found
+
+    def ending(self, error: ApiError) -> bytes:
+        failed = {"code": "server_error", "message": error.body()["error"]["message"]}
+        return self._frame({"type": "response.failed", "response": self._response("failed") | {"error": failed}})
 
 
 def _messages(given: str | Sequence[Json]) -> list[Json]:
@@ -176,14 +182,17 @@ def _messages(given: str | Sequence[Json]) -> list[Json]:
     for number, item in enumerate(given):
         kind = item.get("type", "message")
         if kind == "message":
-            found.append({"role": item.get("role"), "content": _content(number, item.get("content"))})
+            message: Json = {"role": item.get("role"), "content": _content(number, item.get("content"))}
+            if message["role"] == "assistant" and found and _calls_only(found[-1]):
+                found[-1]["content"] = message["content"]
+            else:
+                found.append(message)
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
-            if found and found[-1].get("tool_calls"):
-                found[-1]["tool_calls"].append(call)
-            else:
-                found.append({"role": "assistant", "content": None, "tool_calls": [call]})
+            if not found or found[-1]["role"] != "assistant":
+                found.append({"role": "assistant", "content": None})
+            found[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
             output = item.get("output")
             said = output if isinstance(output, str) else _content(number, output)
@@ -193,6 +202,11 @@ def _messages(given: str | Sequence[Json]) -> list[Json]:
     if not found:
         raise ApiError("input is empty; give a text or a list of messages", param="input")
     return found
+
+
+def _calls_only(message: Json) -> bool:
+    """Whether a message is calls without a text."""
+    return message["role"] == "assistant" and message["content"] is None and "tool_calls" in message
 
 
 def _content(number: int, content: Any) -> Any:
@@ -220,7 +234,7 @@ def _tools(body: ResponseRequest) -> list[Json]:
 
 
 def _choice(body: ResponseRequest) -> str | None:
-    """Whether a function must be called: ``required``, or its name behind a colon."""
+    """Whether a function must be called: ``required``, or its name after ``function:``."""
     choice = body.tool_choice
     if isinstance(choice, Mapping):
         return f"{NAMED}{choice.get('name')}"

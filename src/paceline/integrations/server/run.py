@@ -88,7 +88,7 @@ class PatientProtocol(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, in the form of all errors, unless another answer has begun."""
+        """Answer bytes that are no HTTP, in the form of all errors, unless another answer has begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps(ApiError("this is no request by HTTP/1.1", code="invalid_http").body()).encode()
             head = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]

@@ -1,4 +1,4 @@
-"""Server-sent events: frames, signs of life, and errors after the beginning of a stream."""
+"""Server-sent events: frames, pings, and errors after the beginning of a stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Send
 
-from paceline.integrations.server.errors import api_error
+from paceline.integrations.server.errors import ApiError, api_error
 from paceline.integrations.server.flows import merged
 
 PING = b": ping\n\n"
@@ -23,8 +23,8 @@ HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 def as_json(value: object) -> str:
-    """JSON in one line. Numbers that JSON does not have become null: a request may hold them where anything may stand,
-    and some answers repeat that part."""
+    """JSON in one line. Numbers that JSON does not have become null: some fields of a request may hold anything, and
+    answers repeat them."""
     try:
         said = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -52,15 +52,21 @@ async def with_pings(frames: AsyncGenerator[bytes, None], seconds: float) -> Asy
             yield PING if one is None else one[1]
 
 
-async def with_errors(frames: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The frames; an error after the beginning of a stream is a frame, too."""
+def error_frames(error: ApiError) -> bytes:
+    """The end of a stream that fails."""
+    return frame(error.body()) + DONE
+
+
+async def with_errors(
+    frames: AsyncGenerator[bytes, None], ending: Callable[[ApiError], bytes] = error_frames
+) -> AsyncGenerator[bytes, None]:
+    """The frames; ``ending`` makes those of an error after the beginning of the stream."""
     async with aclosing(frames):
         try:
             async for one in frames:
                 yield one
         except Exception as error:
-            yield frame(api_error(error).body())
-            yield DONE
+            yield ending(api_error(error))
 
 
 class EventStream(StreamingResponse):
@@ -82,7 +88,12 @@ class EventStream(StreamingResponse):
 
 
 def streamed(
-    frames: AsyncGenerator[bytes, None], headers: Mapping[str, str], seconds: float, close: Callable[[], None]
+    frames: AsyncGenerator[bytes, None],
+    headers: Mapping[str, str],
+    seconds: float,
+    *,
+    close: Callable[[], None],
+    ending: Callable[[ApiError], bytes] = error_frames,
 ) -> EventStream:
     """The response that sends these frames, and calls ``close`` afterwards."""
-    return EventStream(with_pings(with_errors(frames), seconds), headers, close)
+    return EventStream(with_pings(with_errors(frames, ending), seconds), headers, close)

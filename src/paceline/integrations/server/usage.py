@@ -51,8 +51,7 @@ def timings(answer: Answer) -> dict[str, Any]:
 def metrics(answer: Answer) -> dict[str, Any]:
     """vLLM's ``metrics.speculative_decoding``: rounds with a draft, and what came of them. Its histogram has the number
     of rounds that accepted 0, 1, ... up to ``num_spec_tokens`` tokens; aiperf refuses another form."""
-    drafts = [one for result in answer.results for one in result.rounds if one.drafted]
-    totals = answer.totals
+    drafts, totals = [one for one in answer.rounds if one.drafted], answer.totals
     histogram = Counter(one.accepted for one in drafts)
     deepest = max((one.depth for one in drafts), default=0)
     found = {
@@ -65,15 +64,9 @@ def metrics(answer: Answer) -> dict[str, Any]:
         "num_spec_tokens": deepest,
         "num_rounds": totals.rounds,
         "tokens_per_round": totals.tokens_per_round,
-        "accepted_by_source": _by_source(answer),
+        "accepted_by_source": dict(answer.sources.most_common()),
     }
     return {"speculative_decoding": found}
-
-
-def _by_source(answer: Answer) -> dict[str, int]:
-    """How many tokens came from each source."""
-    sources = Counter(piece.source for result in answer.results for piece in result.pieces if piece.source)
-    return dict(sources.most_common())
 
 
 def numbers(answer: Answer, reasoning_tokens: int = 0) -> dict[str, Any]:

@@ -6,11 +6,6 @@ changes no event.
 
 from paceline.integrations.server.replies.formats import FORMATS, ReplyFormat, format_of
 from paceline.integrations.server.replies.message import Delta, ToolCall
-from paceline.integrations.server.replies.reply import ChatReply
+from paceline.integrations.server.replies.reply import ChatReply, finish_reason
 
-Reply = ChatReply
-"""A short name: as a class's own, another room has it."""
-Call = ToolCall
-"""A short name, too."""
-
-__all__ = ["FORMATS", "Call", "ChatReply", "Delta", "Reply", "ReplyFormat", "ToolCall", "format_of"]
+__all__ = ["FORMATS", "ChatReply", "Delta", "ReplyFormat", "ToolCall", "finish_reason", "format_of"]

@@ -13,6 +13,13 @@ CUT = frozenset({"length", "context"})
 """Ends of a text that OpenAI calls length."""
 
 
+def finish_reason(finish: str | None, *, has_calls: bool = False) -> Literal["tool_calls", "length", "stop"]:
+    """The reason of a text's end in OpenAI's words. A text that was cut says so, whatever it called before."""
+    if finish in CUT:
+        return "length"
+    return "tool_calls" if has_calls else "stop"
+
+
 class ChatReply:
     """The events of an assistant's message, from the pieces of its text.
 
@@ -78,6 +85,4 @@ class ChatReply:
     @property
     def finish(self) -> Literal["tool_calls", "length", "stop"]:
         """OpenAI's reason for the end."""
-        if self._message.calls:
-            return "tool_calls"
-        return "length" if self._finish in CUT else "stop"
+        return finish_reason(self._finish, has_calls=bool(self._message.calls))

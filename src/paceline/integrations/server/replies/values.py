@@ -32,7 +32,7 @@ def request(name: Any, arguments: Any) -> RequestedCall:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Malformed("arguments that are no JSON") from None
     if not isinstance(arguments, dict):
         raise Malformed("arguments that are no object")
@@ -75,7 +75,7 @@ def _typed(text: str, types: Sequence[str]) -> Any:
     for name in types:
         try:
             return _as_type(text, name)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     return text
 

@@ -1,59 +1,57 @@
-"""From the body of a request to the settings of a text: `paceline.Options`, the same that the Python API takes."""
+"""The settings of a text, `paceline.Options`, from the body of a request."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
 from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from paceline.api.settings import Options
+from paceline.api.settings import LONGEST_TEXT, Options
 from paceline.drafters.spec import BUILT_IN, methods_in
 from paceline.errors import InputError
-from paceline.integrations.server.errors import ApiError
+from paceline.integrations.server.errors import ApiError, short
 from paceline.integrations.server.models import Limits, ServedModel
-from paceline.integrations.server.requests import BY_TOKEN, SIMPLE, Writes
+from paceline.integrations.server.refusals import refuse_unserved
+from paceline.integrations.server.requests import BY_TOKEN, SIMPLE, Json, Writes
 
 USUAL_TEMPERATURE = 1.0
-"""Of the protocol, where neither the request nor the model names one."""
+"""OpenAI's, if neither the request nor the model has one."""
 OFF = -1
-"""What vLLM's clients write for no limit, of the number of tokens and of the cut to the best ones."""
+"""vLLM's clients write this for no limit: of the number of tokens, and of the cut to the best ones."""
 LLAMA_CPP = "speculative.n_max"
+NEED_MODEL = frozenset({"assistant", "mirror"})
+"""The methods that need a draft model."""
 MOST_DRAFTED = 256
-SAFE = re.compile(r"(?:\d+|\d*\.\d+|true|false|shared|none|paper)", re.IGNORECASE)
+MOST_BY_TOKEN = 1e30
+"""The size of a setting of one token; more is no number that logits have."""
+VALUE = re.compile(r"(?:\d{1,3}|\d{0,3}\.\d{1,6}|true|false|shared|none|paper)", re.IGNORECASE)
 """The values that a request may give an option of a method: none that names a file or a model."""
+OPTIONS = frozenset(
+    re.findall(
+        r"\w+",
+        " anywhere anew beams branches chain confidence counted depth exit gamma guesses k kappa keep length level"
+        " longest matches max_ngram min_ngram next nodes noise pool_from_prompt prefill room scores shortest store"
+        " threshold top translate tree votes width window",
+    )
+)
+"""The options of methods that a request may set. The others name files, models and devices, whatever their value looks
+like: ``assistant:model=1`` would look for a model called 1 on the hub."""
 TOKEN = re.compile(r"[0-9]{1,9}")
-PLANNER = re.compile(r"fixed(:\d{1,4})?|adaptive|calibrated|default")
-UNSERVED = {
-    "allowed_token_ids": "write a logit_bias, or structured_outputs",
-    "bad_words": "write a logit_bias of -100 for its tokens",
-    "prompt_logprobs": "ask for logprobs of the answer",
-    "include_stop_str_in_output": "append the stop string yourself",
-    "guided_json": "write response_format or structured_outputs",
-    "guided_regex": "write structured_outputs",
-    "guided_choice": "write structured_outputs",
-    "guided_grammar": "write structured_outputs",
-    "grammar": 'write structured_outputs: {"grammar": ...}',
-    "functions": "write tools",
-    "function_call": "write tool_choice",
-    "chat_template": "the server's operator chooses the template; send the prompt to /v1/completions",
-    "audio": "this server writes text",
-    "suffix": "send the text before the gap only",
-}
-"""Fields that would change the text if they were obeyed, so that they cannot be ignored."""
+PLANNER = re.compile(r"fixed(:(?P<count>\d{1,3}))?|adaptive|calibrated|default")
 
 
-def settings_of(body: Writes, served: ServedModel, limits: Limits, *, most: int | None, seed: int) -> Options:
-    """The settings that a request names, with the server's defaults; ``most`` is its number of new tokens."""
-    _refuse_unserved(body)
+def settings_of(
+    body: Writes, served: ServedModel, limits: Limits, *, most: int | None, seed: int, most_is: str = "max_tokens"
+) -> Options:
+    """The settings that a request names, with the server's defaults. ``most`` is its number of new tokens, and
+    ``most_is`` the name of that field."""
+    refuse_unserved(body)
     given: dict[str, Any] = {**served.defaults}
     given["temperature"] = usual_temperature(served)
     given |= {name: value for name in SIMPLE if name != "seed" and not _is_off(value := getattr(body, name))}
     given |= {name: _by_token(name, value, served) for name in BY_TOKEN if (value := getattr(body, name)) is not None}
     given["seed"] = seed
-    given["max_new_tokens"] = _within(most, limits)
+    given["max_new_tokens"] = _within(most, limits, most_is)
     given |= _endings(body, served)
     given |= _drafting(body, served)
     if body.prediction is not None:
@@ -68,40 +66,35 @@ def usual_temperature(served: ServedModel) -> float:
 
 
 def _is_off(value: object) -> bool:
-    """Whether a setting was left out; -1 is how vLLM's clients leave a number of tokens out."""
+    """Whether a setting was left out. vLLM's clients write -1 for a number of tokens that they leave out."""
     return value is None or (type(value) is int and value == OFF)
 
 
 def ignored_fields(body: Writes) -> list[str]:
     """The fields of a request that changed nothing."""
-    return [name for name in body.unknown if name != LLAMA_CPP]
+    several = ["parallel_tool_calls"] if getattr(body, "parallel_tool_calls", None) is False else []
+    return [*(name for name in body.unknown if name != LLAMA_CPP), *several]
 
 
-def _refuse_unserved(body: Writes) -> None:
-    extra: Mapping[str, Any] = body.model_extra or {}
-    for name, advice in UNSERVED.items():
-        given = extra.get(name, getattr(body, name, None) if name in type(body).model_fields else None)
-        if given not in (None, False, [], {}, ""):
-            raise ApiError(f"{name} is not served; {advice}", param=name, code="unsupported")
-
-
-def _by_token(name: str, given: Mapping[str, float], served: ServedModel) -> dict[int, float]:
+def _by_token(name: str, given: Json, served: ServedModel) -> dict[int, float]:
     """A setting by tokens; JSON has texts for keys."""
     size = served.lm.target.vocab_size
-    for token in given:
+    for token, value in given.items():
+        if type(value) not in (int, float) or abs(value) > MOST_BY_TOKEN or math.isnan(value):
+            raise ApiError(f"{name} has numbers for values, not {short(value)}", param=name)
         if not TOKEN.fullmatch(token):
             raise ApiError(f"{name} has token ids for keys, not {token[:20]!r}", param=name)
         if int(token) >= size:
             raise ApiError(f"{name} names token {token}, and the model has {size} tokens", param=name)
-    return {int(token): value for token, value in given.items()}
+    return {int(token): float(value) for token, value in given.items()}
 
 
-def _within(most: int | None, limits: Limits) -> int | None:
-    if most in (None, OFF):
+def _within(most: int | None, limits: Limits, name: str) -> int | None:
+    """The number of new tokens, within the server's limit."""
+    if most is None or most == OFF:
         return limits.tokens
-    assert most is not None, "None was handled"
-    if most < 1:
-        raise ApiError(f"max_tokens is at least 1, not {most}", param="max_tokens")
+    if not 1 <= most <= LONGEST_TEXT:
+        raise ApiError(f"{name} is at least 1 and at most {LONGEST_TEXT}, not {short(most)}", param=name)
     return most if limits.tokens is None else min(most, limits.tokens)
 
 
@@ -151,13 +144,15 @@ def _drafting(body: Writes, served: ServedModel) -> dict[str, Any]:
             found |= {"draft_model": None, "planner": None}
         elif not _takes_model(body.method):
             found["draft_model"] = None
-        elif not served.defaults.get("draft_model") and served.drafts:
+        elif served.drafts and not served.defaults.get("draft_model"):
             found["draft_model"] = next(iter(served.drafts.values()))
+        elif not served.defaults.get("draft_model") and NEED_MODEL & methods_in(body.method).keys():
+            raise ApiError(f"method {body.method!r} needs a draft model, and this server has none", param="method")
     if body.draft_model is not None:
         if body.draft_model not in served.drafts:
             known = ", ".join(served.drafts) or "none"
             raise ApiError(
-                f"the draft model {body.draft_model[:60]!r} is not served here; known: {known} (--draft-model)",
+                f"the draft model {body.draft_model[:60]!r} is not served here; known: {known}",
                 param="draft_model",
                 code="model_not_found",
             )
@@ -167,8 +162,10 @@ def _drafting(body: Writes, served: ServedModel) -> dict[str, Any]:
             return {"method": "plain", "draft_model": None, "planner": None}
         found["planner"] = f"fixed:{count}"
     if body.planner is not None:
-        if not PLANNER.fullmatch(body.planner):
-            raise ApiError(f"planner is fixed:N, adaptive or calibrated, not {body.planner[:40]!r}", param="planner")
+        planner = PLANNER.fullmatch(body.planner)
+        if planner is None or int(planner["count"] or 0) > MOST_DRAFTED:
+            said = f"planner is fixed:N with N up to {MOST_DRAFTED}, adaptive or calibrated"
+            raise ApiError(f"{said}, not {body.planner[:40]!r}", param="planner")
         found["planner"] = body.planner
     return found
 
@@ -182,12 +179,13 @@ def _draft_tokens(body: Writes) -> int | None:
 
 
 def safe_method(spec: str) -> str:
-    """A method of ours by name, with options that are numbers or switches. A request can name neither a file nor a
-    model nor code."""
-    told = "a request may name a built-in method, with options that are numbers, true or false"
-    for value in re.findall(r"=([^,+]*)", spec):
-        if not SAFE.fullmatch(value.strip()):
-            raise ApiError(f"method: {told}, not {value.strip()[:40]!r}", param="method")
+    """A built-in method with options that are numbers or switches. A request can name neither a file nor a model nor
+    code."""
+    told = "a request may name a built-in method, with options of its search that are numbers, true or false"
+    for option in re.findall(r"[^:,+]*=[^,+]*", spec):
+        name, _, value = (part.strip() for part in option.partition("="))
+        if name not in OPTIONS or not VALUE.fullmatch(value):
+            raise ApiError(f"method: {told}, not {option.strip()[:40]!r}", param="method")
     if re.search(r"[^\w:=,+.\- ]", spec) or len(spec) > 200:
         raise ApiError(f"method: {told}, not {spec[:60]!r}", param="method")
     try:
@@ -202,30 +200,4 @@ def safe_method(spec: str) -> str:
 
 def _takes_model(spec: str) -> bool:
     """Whether a method drafts with the draft model that it is given."""
-    return bool({"auto", "assistant", "mirror"} & methods_in(spec).keys())
-
-
-# --- prompts ---
-
-
-def prompts_of(
-    given: str | list[str] | list[int] | list[list[int]], served: ServedModel
-) -> list[str | NDArray[np.int64]]:
-    """The prompts of a completion: texts or token ids, one or several."""
-    if isinstance(given, str):
-        return [given]
-    if not given:
-        raise ApiError("prompt is an empty list; give a text or token ids", param="prompt")
-    if isinstance(given[0], int):
-        return [_ids([token for token in given if isinstance(token, int)], served)]
-    if isinstance(given[0], str):
-        return [text for text in given if isinstance(text, str)]
-    return [_ids(ids, served) for ids in given if isinstance(ids, list)]
-
-
-def _ids(ids: list[int], served: ServedModel) -> NDArray[np.int64]:
-    size = served.lm.target.vocab_size
-    for token in ids:
-        if not 0 <= token < size:
-            raise ApiError(f"prompt names token {token}, and the model has {size} tokens", param="prompt")
-    return np.asarray(ids, np.int64)
+    return bool({"auto", *NEED_MODEL} & methods_in(spec).keys())
