@@ -184,7 +184,7 @@ def _served(options: argparse.Namespace, loaded: _Loaded, name: str, models: int
 
 def _warm_up(served: ServedModel) -> None:
     """Write a few tokens as a request would, so that the first answer does not wait for what is compiled and timed."""
-    from paceline.integrations.server.wishes import usual_temperature
+    from paceline.integrations.server.settings import usual_temperature
 
     status(f"warming up {served.name}")
     lm, most = served.lm, served.serving.max_rows
