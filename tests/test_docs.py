@@ -25,7 +25,8 @@ OURS = re.compile(r"(?:[A-Z_]+=\S+ )*(paceline|python -m [\w.]+) ?(.*)")
 YOURS = (
     *("path/to/", "uk.dict", "news.txt", "hf:", "model.gguf", "draft.gguf", "PATH", "FOLDER", "$name"),
     *("--device cuda", '"cuda"', ".fixed."),
-    *("paceline serve", "base_url="),  # a server does not end; `tests/test_server_clients.py` runs what asks it
+    # a server does not end; `tests/test_server_clients.py` runs what asks it
+    *("paceline serve", "base_url=", "=http://127.0.0.1"),
 )
 """Marks of a command or a block that wants something of the reader's own."""
 NEEDS_A_RUN = "runs/"
