@@ -76,6 +76,12 @@ class Costs:
         curve = self._curves.get(key_of(sequences, length))
         return curve is not None and bool(curve.rounds[size_of(sequences)] >= TRUSTED)
 
+    def since_plain(self, sequences: int, length: int) -> int:
+        """How many rounds were seen since the last one without drafts, of ``sequences`` texts of about ``length``
+        tokens. While all rounds have drafts, what their rows take cannot be told from a slower machine."""
+        curve = self._curves.get(key_of(sequences, length))
+        return 0 if curve is None else self._now - int(curve.last[size_of(sequences)])
+
     def frozen(self) -> Costs:
         """The costs as they were at first; where nothing was known, a second a round and a little more for each row."""
         return Costs(self._timings or (Timing(rows=1, seconds=1.0), Timing(rows=64, seconds=1.0 + 64 * UNTRIED)))

@@ -52,6 +52,8 @@ STRONG = (0.3, 1.0)
 SELDOM = 32
 """Of this many rounds without drafts, one is planned and timed."""
 
+FIRST_CHECK, UNCHECKED = 16, 128
+"""Rounds after which one without drafts is timed again, at first and at most; each time twice as many."""
 BACKED_OFF = "drafting had not been worth its own time"
 SHOWN, RESTING = (Budget(0, 0, BACKED_OFF, shown) for shown in (True, False))
 UNTIMED = Budget(0, 0, "a round without a draft was timed first")
@@ -122,6 +124,9 @@ class Knowledge:
     pending: WeakKeyDictionary[Context, list[UndecidedDraft]] = field(default_factory=WeakKeyDictionary)
     waited: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Batch size and class of length -> rounds that went without drafts so that they are timed."""
+
+    checked: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """The same -> how often a round went without drafts since the last such one was too long ago."""
 
     def __post_init__(self) -> None:
         self.levels = Levels(self.effort.levels)
@@ -227,14 +232,19 @@ class Knowledge:
         self.running.setdefault(size_of(texts), RecentRatio(RUN)).add(tokens / texts, seconds)
 
     def ready(self, length: int) -> bool:
-        """Whether rounds without drafts were timed, of this batch size and about this length of text: drafts are worth
-        what they bring beyond those. Where every round had a draft, it would seem to take no time. Not every host can
-        time its rounds, and rounds are timed with all their texts, also those that have no room for a draft: so no
-        batch waits for ever."""
+        """Whether rounds without drafts were timed, of this batch size and about this length of text, and recently:
+        drafts are worth what they bring beyond those. Where every round had a draft, it would seem to take no time. Not
+        every host can time its rounds, and rounds are timed with all their texts, also those that have no room for a
+        draft: so no batch waits for ever."""
         if not self.live:
             return True
-        batch = self.round.batch
-        return self.costs.knows_plain(batch, length) or self.waited[key_of(batch, length)] > TRUSTED
+        batch, key = self.round.batch, key_of(self.round.batch, length)
+        if not self.costs.knows_plain(batch, length):
+            return self.waited[key] > TRUSTED
+        if self.costs.since_plain(batch, length) < min(UNCHECKED, FIRST_CHECK << self.checked[key]):
+            return True
+        self.checked[key] += 1
+        return False
 
     def weigh(self, trees: Sequence[DraftTree]) -> Weighed:
         """Drafts with the chances of their nodes."""
