@@ -446,7 +446,7 @@ def test_after_a_shortage_of_memory_texts_are_written_together_again(limit: int 
 
 def test_a_shortage_of_memory_leaves_rows_for_several_texts() -> None:
     """However little the texts held that had memory."""
-    assert after_a_shortage(50, None)[0].fewest == FLOOR
+    assert after_a_shortage(400, None)[0].fewest == FLOOR
 
 
 def test_a_text_without_memory_ends_alone() -> None:
