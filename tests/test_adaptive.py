@@ -19,7 +19,7 @@ from paceline.planning.chances import Reliability, Trust
 from paceline.planning.costs import Costs
 from paceline.planning.effort import Effort
 from paceline.planning.fixed import Fixed
-from paceline.planning.knowledge import LEARNING, PROBING, SELDOM
+from paceline.planning.knowledge import LEARNING, PROBING, SELDOM, Knowledge
 from paceline.planning.seconds import TRUSTED
 from paceline.planning.timing import Timing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
@@ -658,3 +658,24 @@ def test_a_budget_is_never_larger_than_the_drafter_is_good_for() -> None:
     [budget] = made.plan([Room(one, 5)])
     assert budget.nodes <= Sized.nodes
     assert budget.depth == 5
+
+
+def test_a_round_without_a_draft_is_timed_from_time_to_time() -> None:
+    """While all rounds have drafts, a machine that got slower cannot be told from rows that cost more."""
+    costs = Costs()
+    known = Knowledge(costs, live=True)
+    known.round.batch = 2
+    for _ in range(3):
+        costs.note(Timing(rows=2, seconds=0.02, sequences=2))
+    plain, drafted = list[int](), 0
+    while drafted < 1000:
+        if known.ready(10):
+            costs.note(Timing(rows=14, seconds=0.04, sequences=2))
+            drafted += 1
+        else:
+            costs.note(Timing(rows=2, seconds=0.02, sequences=2))
+            plain.append(drafted)
+    gaps = [after - before for before, after in zip([0, *plain], plain, strict=False)]
+    assert gaps == [16, 32, 64, *[128] * (len(gaps) - 3)]
+    assert costs.seconds(14, sequences=2)[2] == pytest.approx(0.02, rel=0.1)
+    assert costs.seconds(14, sequences=2)[14] == pytest.approx(0.04, rel=0.1)
