@@ -23,7 +23,7 @@ from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.forced import spelled
 from paceline.grammar import llguidance
-from paceline.grammar.following import TextMatcher
+from paceline.grammar.following import TextMatcher, bound_to
 from paceline.law import Law, Outlook
 from paceline.targets.table import TableTarget, random_table
 from paceline.verify import Rule
@@ -233,7 +233,7 @@ def tiny() -> Vocabulary:
 
 
 def matcher_of(grammar: Grammar, ends: tuple[int, ...] = (END, OTHER_END)) -> TextMatcher:
-    return grammar.bound(tiny(), frozenset(ends)).open()
+    return bound_to(grammar, tiny(), frozenset(ends)).open()
 
 
 @cache
@@ -321,7 +321,7 @@ def test_a_marker_is_found_across_tokens_and_given_up_where_it_is_taken_back() -
 
 @pytest.mark.parametrize("far", [False, True])
 def test_the_law_is_masked_before_temperature_and_after_the_rest(far: bool) -> None:
-    bound = TINY["a+b"][0].bound(tiny(), frozenset([END]))
+    bound = bound_to(TINY["a+b"][0], tiny(), frozenset([END]))
     sampling = Sampling(temperature=0.5, grammar=bound, logit_bias={0: 50.0}, top_k=2)
     row: Any = np.arange(WIDTH, dtype=np.float32)
     row = torch.from_numpy(row) if far else row
@@ -352,7 +352,7 @@ def test_forced_bytes_are_drafted_as_the_tokenizer_spells_them(lm: paceline.Lang
 
 def test_a_forced_draft_is_what_the_grammar_leaves_and_then_its_end(lm: paceline.LanguageModel) -> None:
     assert lm.vocabulary is not None
-    bound = Grammar.json_schema({"const": {"ok": True}}).bound(lm.vocabulary, lm.target.eos)
+    bound = bound_to(Grammar.json_schema({"const": {"ok": True}}), lm.vocabulary, lm.target.eos)
     drafter = make_drafter("forced")
     drafter.fit(lm.target, lm.vocabulary)
     context = Context([5], Sampling(grammar=bound), Ending(max_new_tokens=50, eos=lm.target.eos))
@@ -373,7 +373,7 @@ def test_forced_bytes_are_encoded_no_further_than_the_draft_goes(
 ) -> None:
     assert lm.vocabulary is not None
     said = " ".join(["The old man and the sea."] * 4000)
-    bound = Grammar.json_schema({"const": said}).bound(lm.vocabulary, lm.target.eos)
+    bound = bound_to(Grammar.json_schema({"const": said}), lm.vocabulary, lm.target.eos)
     drafter = make_drafter("forced")
     drafter.fit(lm.target, lm.vocabulary)
     state = drafter.open(Context([5], Sampling(grammar=bound), Ending(max_new_tokens=50, eos=lm.target.eos)))
@@ -512,7 +512,7 @@ def test_a_description_is_a_value_and_goes_through_json() -> None:
         assert Sampling.unpacked(json.loads(json.dumps(sampling.packed()))) == replace(
             sampling, banned=[], processors=()
         )
-    bound = grammar.bound(tiny(), frozenset([END]))
+    bound = bound_to(grammar, tiny(), frozenset([END]))
     assert Sampling.unpacked(json.loads(json.dumps(Sampling(grammar=bound).packed()))).grammar == grammar
 
 
@@ -552,7 +552,7 @@ def test_a_text_begins_without_a_compilation(monkeypatch: pytest.MonkeyPatch) ->
     """Also if its grammar is kept no more."""
     monkeypatch.setattr(llguidance, "KEPT", 1)
     vocabulary = tiny()
-    bound = [Grammar.regex(text).bound(vocabulary, frozenset([END])) for text in ("a", "b")]
+    bound = [bound_to(Grammar.regex(text), vocabulary, frozenset([END])) for text in ("a", "b")]
 
     def refused(*_: object) -> None:
         raise AssertionError("compiled by the thread that writes")

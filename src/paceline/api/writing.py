@@ -20,7 +20,7 @@ from paceline.engine.emission import Emission
 from paceline.engine.explain import phases
 from paceline.engine.loop import Session, refuse_foreign
 from paceline.engine.serial import run
-from paceline.errors import InputError
+from paceline.errors import InputError, need
 from paceline.law import Sampling
 from paceline.targets.base import SPARE_ROWS, Rows
 from paceline.targets.forked import note_use
@@ -314,7 +314,10 @@ def _bound(sampling: Sampling, settings: Settings, lm: LanguageModel, ends: froz
         raise InputError(f"{lm.target.name} came without a tokenizer, so no grammar can be followed; leave it out")
     if settings.ignore_eos:
         raise InputError("a text with a grammar ends where that is complete; leave out ignore_eos or the grammar")
-    return replace(sampling, grammar=sampling.grammar.bound(lm.vocabulary, ends))
+    need("llguidance", "a grammar", "grammar")
+    from paceline.grammar.following import bound_to
+
+    return replace(sampling, grammar=bound_to(sampling.grammar, lm.vocabulary, ends))
 
 
 def _stop_strings(lm: LanguageModel, strings: tuple[str, ...]) -> StopStrings | None:

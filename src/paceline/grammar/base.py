@@ -7,14 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.errors import InputError, need, shown
+from paceline.errors import InputError, shown
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from paceline.grammar.following import BoundGrammar
-    from paceline.vocabulary import Vocabulary
 
 JSON, REGEX, CHOICE, LARK, GBNF = "json", "regex", "choice", "lark", "gbnf"
 LAYOUTS: Mapping[str, Mapping[str, Any]] = {
@@ -104,24 +102,6 @@ class Grammar:
     def gbnf(cls, rules: str, *, after: str | None = None) -> Grammar:
         """A grammar in llama.cpp's notation, an EBNF; its first rule is ``root``."""
         return cls(GBNF, _text("a grammar", rules), "", _marker(after))
-
-    def bound(self, vocabulary: Vocabulary, ends: frozenset[int]) -> BoundGrammar:
-        """The grammar for texts in these tokens, which ``ends`` end. A grammar with a mistake is refused here."""
-        need("llguidance", "a grammar", "grammar")
-        if not ends:
-            raise InputError("a text with a grammar ends by a token, and this model names none; give eos")
-        from paceline.grammar.following import BoundGrammar
-        from paceline.grammar.llguidance import compiled
-
-        return BoundGrammar(
-            self.kind,
-            self.text,
-            self.layout,
-            self.after,
-            vocabulary=vocabulary,
-            ends=ends,
-            compiled=compiled(vocabulary, self),
-        )
 
     def packed(self) -> dict[str, Any]:
         """The description as JSON."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import InputError
 from paceline.grammar.base import STUCK, Grammar, Matcher
-from paceline.grammar.llguidance import CompiledGrammar
+from paceline.grammar.llguidance import CompiledGrammar, compiled
 from paceline.vocabulary import Vocabulary
 
 Ints = NDArray[np.int64]
@@ -35,6 +35,14 @@ class BoundGrammar(Grammar):
         """At the beginning of a text. The matcher is this text's, a copy: the thread that writes all texts opens it and
         must not wait for a compilation."""
         return TextMatcher(self.compiled.matcher(), self.vocabulary, self.ends, self.after)
+
+
+def bound_to(grammar: Grammar, vocabulary: Vocabulary, ends: frozenset[int]) -> BoundGrammar:
+    """A grammar for texts in these tokens, which ``ends`` end. A grammar with a mistake is refused here."""
+    if not ends:
+        raise InputError("a text with a grammar ends by a token, and this model names none; give eos")
+    found = compiled(vocabulary, grammar)
+    return BoundGrammar(**grammar.packed(), vocabulary=vocabulary, ends=ends, compiled=found)
 
 
 class TextMatcher:
