@@ -90,7 +90,7 @@ PLACE = re.compile(r" \([\w.]+, line \d+\)")
 FAILURES = {
     "criterion": (1, "the stopping criterion failing.<locals>.fail failed: OSError: callback"),
     "processor": (1, "the logits processor failing.<locals>.fail failed: OSError: callback"),
-    "adopt": (1, "no memory"),
+    "adopt": (1, "there is not enough memory for the KV rows of this text; write fewer texts at once, or shorter ones"),
     "open": (2, "drafter 'watched' failed in open: OSError: open"),
     "propose": (2, "drafter 'watched' failed in propose: OSError: propose"),
     "observe": (2, "drafter 'watched' failed in observe: OSError: observe"),

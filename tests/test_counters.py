@@ -28,6 +28,8 @@ OF_DRAFTERS = {
     "bytes_exchanged": 500,
     "rounds_foreseen": 3,
     "overlap_mass": 1.5,
+    "accepted_prediction_tokens": 0,
+    "rejected_prediction_tokens": 0,
 }
 SPENT = {"seconds_draft": 1.0, "seconds_score": 2.0, "seconds_read": 0.5, "seconds_judge": 0.5}
 ROWS = [(0, 0, 0, False, 1), (4, 4, 2, True, 3), (0, 0, 0, False, 1), (6, 3, 0, True, 1), (2, 2, 2, False, 2)]

@@ -859,13 +859,13 @@ def test_a_model_with_more_tokens_is_another_one(draft: bool) -> None:
 
 
 def test_a_named_draft_model_is_loaded_once_for_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = pocket()
     load, loaded = loading.open_model, list[str]()
     monkeypatch.setattr(loading, "open_model", lambda name, **how: (loaded.append(name), load(name, **how))[-1])
-    ours = custom_generate(draft_model="pocket-draft")
-    model, _ = pocket()
+    ours = custom_generate(draft_model="pocket-draft+ballast:3M")  # which no other test keeps
     for each in (model, copy.deepcopy(model)):
         generate(each, {"input_ids": torch.tensor([[5, 6]])}, custom_generate=ours)
-    assert loaded == ["pocket-draft"]
+    assert loaded == ["pocket-draft+ballast:3M"]
 
 
 def test_training_flags_come_back_when_the_last_of_several_is_done() -> None:

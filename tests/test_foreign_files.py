@@ -272,6 +272,7 @@ def numbers(of: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, 
 NEEDS = {"datastore build": ["--text", "x", "--out", "x"], "dict build": ["--text", "x", "--out", "x"]}
 NEEDS |= {"dict emulate": ["--text", "x"], "dict lookup": ["x"], "bench report": ["x", "--out", "x"]}
 NEEDS |= {"train redrafter": ["--data", "x", "--out", "x"], "train info": ["x"]}
+NEEDS |= {"serve": ["--model", "x"], "bench load": ["a=http://x"]}
 NEEDS |= {"export": ["vllm", "lookup"], "generate": ["x"], "bench quality": ["x"]}
 
 

@@ -171,10 +171,10 @@ def test_stopping_ends_the_text_in_the_server(window: Browser, lm: LanguageModel
         window.run("document.getElementById('prompt').focus()")
         window.type("A", "Enter")
         window.until("return document.querySelectorAll('.answer .t').length > 5")
-        assert served.texts == 1
+        assert served.admitted == 1
         window.type("Escape")
         end = time.monotonic() + 5
-        while served.texts:
+        while served.admitted:
             assert time.monotonic() < end, "the server writes on"
             time.sleep(0.01)
         assert "stopped" in window.run("return document.querySelector('.answer footer').textContent")

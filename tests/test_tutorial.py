@@ -25,7 +25,7 @@ TABLE = re.compile(r"^\| (?:name|method|attribute) \|[^\n]*\n\|[-|]+\n((?:\|[^\n
 
 OTHERS = {
     "Budget": {"within"},  # the engine's
-    "Context": {"commit", "cancel", "reserve"},  # the engine's
+    "Context": {"commit", "cancel", "end_at", "reserve"},  # the engine's
     "Vocabulary": {
         "conversation",
         "has_template",

@@ -44,7 +44,11 @@ FLAGS = tuple(row for row in table(Sampling) if row.help is not None)
 # --- numbers ---
 
 MOST = {
-    **dict.fromkeys(("batch", "sequence", "threads"), 1024),
+    **dict.fromkeys(("batch", "sequence", "threads", "max_batch", "max_kept", "clients"), 1024),
+    **dict.fromkeys(("max_waiting", "max_connections", "requests"), 1_000_000),
+    **dict.fromkeys(("max_tokens", "max_rows"), 1 << 31),
+    "max_body": 4096,
+    "port": 65535,
     **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget", "rows"), 4096),
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
     **dict.fromkeys(("ahead", "blocks"), 1024),
@@ -256,7 +260,7 @@ def prompts_of(options: argparse.Namespace) -> dict[str, str]:
 
 INPUTS = (
     *("model", "draft_model", "tokenizer", "method", "methods", "peers", "prompt_file", "prompts", "prediction"),
-    "json_schema",
+    *("json_schema", "draft_models", "api_key_file"),
     *("suite", "text", "dict", "data", "runs", "trace", "files"),
 )
 """Options that name something to read, alone or within a spec."""

@@ -54,7 +54,6 @@ class Auto(Union):
     )
     unfit = "comparisons with papers: it is several methods, so name one of them"
     sized = False
-    counters = Prediction.counters
 
     def __init__(
         self,

@@ -14,11 +14,13 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from paceline.drafters.counters import Counts
+from paceline.drafters.given import GIVEN
 from paceline.drafters.spec import BUILT_IN
 from paceline.planning.base import Why
 
 NO_ROOM = "there was room for one token only"
-NO_COUNTS = Counts.zero(counter for method in BUILT_IN.values() for counter in getattr(method, "counters", ()))
+SOURCES = (*BUILT_IN.values(), *GIVEN.values())
+NO_COUNTS = Counts.zero(counter for source in SOURCES for counter in getattr(source, "counters", ()))
 """Of a round in which no drafter counted anything. It has the counters of all built-in methods, so records of different
 methods have the same fields."""
 
