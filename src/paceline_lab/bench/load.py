@@ -139,6 +139,7 @@ def ask(asked: Asked, prompt: str, tokens: int, seed: int) -> SeenAnswer:
     """One completion, streamed."""
     body = {"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True, "seed": seed}
     body |= {"stream_options": {"include_usage": True}, **asked.body}
+    body = {name: value for name, value in body.items() if value is not None}  # null leaves a field out
     began, first, text, usage = time.perf_counter(), None, [], dict[str, Any]()
     for chunk in events(asked, body):
         if "error" in chunk:
