@@ -20,7 +20,7 @@ KINDS = 50
 """Different requests."""
 MEGABYTE = 1 << 20
 GROWTH = 40
-"""Megabytes by which the process may grow after the first tenth: caches fill, and memory is not given back at once."""
+"""Megabytes by which the process may grow after the first three tenths, in which its caches fill."""
 
 
 def kinds() -> list[tuple[str, dict[str, Any]]]:
@@ -82,6 +82,6 @@ def test_ten_thousand_requests_leave_nothing_behind() -> None:
     assert all(len(hashes) == 1 for one in parts for hashes in one["texts"].values())
     assert all(one["texts"] == parts[0]["texts"] for one in parts)
     assert parts[-1]["descriptors"] <= parts[0]["descriptors"] + 2
-    assert parts[-1]["rss"] < parts[0]["rss"] + GROWTH
+    assert parts[-1]["rss"] < parts[2]["rss"] + GROWTH
     rates = [one["accepted"] / max(1, one["drafted"]) for one in parts]
     assert min(rates[1:]) > 0.5 * max(rates[1:])
