@@ -50,7 +50,7 @@ class StreamReader:
         self.loop = asyncio.get_running_loop()
         self.news = asyncio.Event()
         """Set after every round that brought pieces, and at the end."""
-        self.told = False
+        self.woken = False
         """Whether `news` is set, or will be, for what is unread; so a loop that is behind is not woken again."""
         self.left: asyncio.Future[None] = self.loop.create_future()
         """Done once the text has left the batch and its rows are given back; an error is one of leaving."""
@@ -134,7 +134,7 @@ class SharedBatch:
                     while not ended:
                         await reader.news.wait()
                         reader.news.clear()
-                        reader.told = False
+                        reader.woken = False
                         ended = reader.ended  # asked before the pieces are read, so that none follows
                         if pieces := reader.taken():
                             if len(pieces) >= AHEAD:
@@ -247,8 +247,8 @@ class SharedBatch:
                 self._end(reader, writing.error)
             elif reader.gone:
                 self._cancel(reader)
-            elif not reader.told:  # asked behind the new pieces, and unset before pieces are read
-                reader.told = True
+            elif not reader.woken:  # asked behind the new pieces, and unset before pieces are read
+                reader.woken = True
                 self._news_of.setdefault(reader.loop, []).append((reader, reader.news.set))
         self.schedule.note(self._batch, self._readers.values())
 

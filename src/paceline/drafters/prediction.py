@@ -76,7 +76,7 @@ class PredictionState:
     """One text and where it is in its prediction."""
 
     context: Context
-    told: list[int]
+    predicted: list[int]
     """The prediction."""
     places: list[PredictedPlace]
     """Where the text may go on, the likeliest first."""
@@ -98,7 +98,7 @@ class PredictionState:
         """The index of the prediction, which most copies without an edit never need."""
         if self._endings is None:
             self._endings = Endings()
-            self._endings.extend(self.told)
+            self._endings.extend(self.predicted)
         return self._endings
 
     def catch_up(self) -> None:
@@ -109,11 +109,11 @@ class PredictionState:
                 self._follow(token)
 
     def _follow(self, token: int) -> None:
-        told, before = self.told, self.places
+        predicted, before = self.predicted, self.places
         self.places = [
             PredictedPlace(place.at + 1, place.run + 1)
             for place in before
-            if place.at < len(told) and told[place.at] == token
+            if place.at < len(predicted) and predicted[place.at] == token
         ]
         if not self.fresh:
             if self.places:
@@ -144,7 +144,7 @@ class PredictionState:
         """The text is back at a place; what it wrote in between is an edit."""
         start = max(place.at - place.run, self.left)
         new = self.fresh[: len(self.fresh) - (place.at - start)] if place.at - start <= len(self.fresh) else []
-        old = self.told[self.left : start] if place.at > self.left else []
+        old = self.predicted[self.left : start] if place.at > self.left else []
         if old and max(len(old), len(new)) <= LONGEST_EDIT and old != new:
             same = self.edits.get(old[0])
             if same is None or (same.old, same.new) != (old, new):
@@ -158,7 +158,7 @@ class PredictionState:
         if edit is None:
             return False
         behind, more = self.left + len(edit.old), 0 if edit.new else 1
-        if self.fresh != edit.new + self.told[behind : behind + more]:
+        if self.fresh != edit.new + self.predicted[behind : behind + more]:
             return False
         edit.taken, edit.met = edit.taken + 1, edit.met + 1
         self.places, self.fresh = [PredictedPlace(behind + more, SURE)], []
@@ -166,14 +166,14 @@ class PredictionState:
 
     def _pass_edit(self, at: int) -> None:
         """Count an edit that was not written where it might have been."""
-        edit = self.edits.get(self.told[at])
-        if edit is not None and edit.old == self.told[at : at + len(edit.old)] and edit.new[:1] != edit.old[:1]:
+        edit = self.edits.get(self.predicted[at])
+        if edit is not None and edit.old == self.predicted[at : at + len(edit.old)] and edit.new[:1] != edit.old[:1]:
             edit.met += 1
 
     def edit_at(self, at: int) -> Edit | None:
         """The edit that is known of the tokens at a place."""
-        edit = self.edits.get(self.told[at]) if at < len(self.told) else None
-        return edit if edit is not None and edit.old == self.told[at : at + len(edit.old)] else None
+        edit = self.edits.get(self.predicted[at]) if at < len(self.predicted) else None
+        return edit if edit is not None and edit.old == self.predicted[at : at + len(edit.old)] else None
 
     def _found(self) -> list[PredictedPlace]:
         """Places behind the last tokens of the text, the nearest ahead first."""
@@ -183,17 +183,17 @@ class PredictionState:
         if elsewhere:
             longest = max(place.run for place in elsewhere)
             return [min((p for p in elsewhere if p.run == longest), key=lambda p: (p.at < self.left, p.at))]
-        near, last = self.told[self.left : self.left + NEAR], ending[-1]
+        near, last = self.predicted[self.left : self.left + NEAR], ending[-1]
         found = [PredictedPlace(self.left + i + 1, 1) for i, token in enumerate(near) if token == last]
         for place in found:
-            if len(ending) > 1 and place.at > 1 and self.told[place.at - 2] == ending[-2]:
+            if len(ending) > 1 and place.at > 1 and self.predicted[place.at - 2] == ending[-2]:
                 place.run = 2
         return sorted(found, key=lambda place: -place.run)[:2]
 
     def _skips(self) -> list[PredictedPlace]:
         """Places behind as many tokens as were written since the text left the prediction, behind one and none."""
         ahead = dict.fromkeys((len(self.fresh), 1, 0)) if len(self.fresh) <= LONGEST_EDIT else (0,)
-        return [PredictedPlace(self.left + skip, 0) for skip in ahead if self.left + skip < len(self.told)]
+        return [PredictedPlace(self.left + skip, 0) for skip in ahead if self.left + skip < len(self.predicted)]
 
     def draft(self, budget: Budget) -> DraftTree:
         """What follows each of the places, and both sides of each edit that is expected."""
@@ -248,16 +248,16 @@ class _Growing:
 
     def add(self, parent: int, place: PredictedPlace, count: int) -> None:
         """The likeliest way on from a place; behind it the other side of the first edit on this way."""
-        told, at, run, depth = self.text.told, place.at, place.run, 0
+        predicted, at, run, depth = self.text.predicted, place.at, place.run, 0
         other: tuple[int, list[int], int, float] | None = None
         above: int | None = parent
-        while depth < count and above is not None and at < len(told):
+        while depth < count and above is not None and at < len(predicted):
             edit, score = self.text.edit_at(at) if run >= SURE else None, _SCORES[min(run, _LAST)]
             if edit is None:
-                above, at, run, depth = self.node(above, told[at], score), at + 1, run + 1, depth + 1
+                above, at, run, depth = self.node(above, predicted[at], score), at + 1, run + 1, depth + 1
                 continue
             follows = edit.chance >= 0.5
-            sides = (edit.new, at + len(edit.old)), (told[at : at + 1], at + 1)
+            sides = (edit.new, at + len(edit.old)), (predicted[at : at + 1], at + 1)
             (way, behind), (second, after) = sides if follows else sides[::-1]
             chance = log(edit.chance if follows else 1 - edit.chance)
             if other is None:
@@ -270,7 +270,7 @@ class _Growing:
     def _branch(self, parent: int, way: list[int], at: int, score: float) -> None:
         """The other side of an edit, with some tokens behind it."""
         above = self._chain(parent, way, score)
-        for step, token in enumerate(self.text.told[at : at + BRANCH]):
+        for step, token in enumerate(self.text.predicted[at : at + BRANCH]):
             if above is None:
                 return
             above = self.node(above, token, _SCORES[SURE + step])
@@ -301,8 +301,12 @@ class Prediction(Drafter):
 
     def open(self, context: Context) -> PredictionState | None:
         """None for a text without a prediction: then every call returns at once."""
-        told = list(context.prediction)
-        return PredictionState(context, told, [PredictedPlace(0, BEGUN)], context.prompt_length) if told else None
+        predicted = list(context.prediction)
+        return (
+            PredictionState(context, predicted, [PredictedPlace(0, BEGUN)], context.prompt_length)
+            if predicted
+            else None
+        )
 
     def propose_one(self, state: PredictionState | None, budget: Budget) -> DraftTree:
         if state is None:

@@ -78,7 +78,7 @@ class Costs:
 
     def since_plain(self, sequences: int, length: int) -> int:
         """How many rounds were seen since the last one without drafts, of ``sequences`` texts of about ``length``
-        tokens. While all rounds have drafts, what their rows take cannot be told from a slower machine."""
+        tokens. While all rounds have drafts, expensive rows and a slower machine look the same."""
         curve = self._curves.get(key_of(sequences, length))
         return 0 if curve is None else self._now - int(curve.last[size_of(sequences)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
@@ -112,25 +113,25 @@ class ChoicesJob(TextJob[WritesT]):
     has_empty_logprobs = False
     """Whether a chunk without tokens has empty lists of log-probabilities."""
 
+    @abstractmethod
     def opening(self) -> list[tuple[int, Json]]:
         """The parts before the first tokens, with the numbers of their texts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parts(self, number: int, pieces: list[Piece], *, finished: bool) -> list[Json]:
         """The parts of choices that a burst adds to a text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def whole_choice(self, number: int) -> Json:
         """A whole text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logprobs(self, number: int, pieces: Sequence[Piece]) -> Json | None:
         """The log-probabilities of tokens, if they were asked for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish_of(self, number: int) -> str:
         """The reason of a text's end, in OpenAI's words."""
-        raise NotImplementedError
 
 
 def as_piece(piece: Piece) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from typing import Any, Generic
 
@@ -27,7 +28,7 @@ NAMED = 20
 """Ignored fields that a header names."""
 
 
-class TextJob(Generic[BodyT]):
+class TextJob(ABC, Generic[BodyT]):
     """A request for texts. An endpoint says which texts they are, and how chunks and whole answers look."""
 
     prefix = ""
@@ -105,12 +106,12 @@ class TextJob(Generic[BodyT]):
     def ignored(self) -> list[str]:
         return self.body.unknown
 
-    async def begin(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def begin(self) -> None: ...
 
+    @abstractmethod
     def take(self, number: int, pieces: list[Any]) -> None:
         """Take the next pieces of a text."""
-        raise NotImplementedError
 
     def finish(self) -> None:
         """Note that all texts have ended."""
@@ -119,8 +120,8 @@ class TextJob(Generic[BodyT]):
         """The end of a stream that fails."""
         return error_frames(error)
 
-    def frames(self) -> AsyncGenerator[bytes, None]:
-        raise NotImplementedError
+    @abstractmethod
+    def frames(self) -> AsyncGenerator[bytes, None]: ...
 
-    def whole(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def whole(self) -> dict[str, Any]: ...

@@ -97,8 +97,8 @@ class AnswerRecorder:
     def note_refusal(self, request_id: str, path: str, status: int, sentence: str) -> None:
         """Note a request that was refused, or failed before its answer began."""
         self._refused.labels(str(status)).inc()
-        told = [CONTROL.sub("?", text) for text in (path[:SHOWN_PATH], sentence[:LONGEST])]
-        LOG.info("refused request=%s status=%d path=%s: %s", request_id, status, *told)
+        shown = [CONTROL.sub("?", text) for text in (path[:SHOWN_PATH], sentence[:LONGEST])]
+        LOG.info("refused request=%s status=%d path=%s: %s", request_id, status, *shown)
 
     def _note(self, answer: Answer, reason: str) -> None:
         name = answer.served.name

@@ -181,20 +181,20 @@ def _draft_tokens(body: Writes) -> int | None:
 def safe_method(spec: str) -> str:
     """A built-in method with options that are numbers or switches. A request can name neither a file nor a model nor
     code."""
-    told = "a request may name a built-in method, with options of its search that are numbers, true or false"
+    allowed = "a request may name a built-in method, with options of its search that are numbers, true or false"
     for option in re.findall(r"[^:,+]*=[^,+]*", spec):
         name, _, value = (part.strip() for part in option.partition("="))
         if name not in OPTIONS or not VALUE.fullmatch(value):
-            raise ApiError(f"method: {told}, not {option.strip()[:40]!r}", param="method")
+            raise ApiError(f"method: {allowed}, not {option.strip()[:40]!r}", param="method")
     if re.search(r"[^\w:=,+.\- ]", spec) or len(spec) > 200:
-        raise ApiError(f"method: {told}, not {spec[:60]!r}", param="method")
+        raise ApiError(f"method: {allowed}, not {spec[:60]!r}", param="method")
     try:
         names = methods_in(spec)
     except InputError as error:
         raise ApiError(str(error), param="method") from None
     for name in names:
         if name not in BUILT_IN:
-            raise ApiError(f"method: {told}, not {name!r}", param="method")
+            raise ApiError(f"method: {allowed}, not {name!r}", param="method")
     return spec
 
 

@@ -119,8 +119,8 @@ export class Answer {
   get promptRound() {
     // The forward over a prompt brings one token and is no round. There is none if the prompt's rows were kept. Only
     // the report at the end says which is true; before it, a first token without a draft is taken for the prompt's.
-    const [first, told] = [this.rounds[0], this.report.metrics?.speculative_decoding?.num_rounds];
-    if (told !== undefined) return told < this.rounds.length ? 0 : -1;
+    const [first, counted] = [this.rounds[0], this.report.metrics?.speculative_decoding?.num_rounds];
+    if (counted !== undefined) return counted < this.rounds.length ? 0 : -1;
     return first?.round === 0 && !this.drafting ? 0 : -1;
   }
 

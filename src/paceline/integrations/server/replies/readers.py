@@ -1,6 +1,6 @@
 """Readers of replies: which text is reasoning, which is content, which is a call.
 
-A reader is told the text as it grows, with the names of markers in it, and writes to a message.
+A reader gets the text as it grows, with the names of markers in it, and writes to a message.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def _parser(template: Any, prefix: str, tools: Iterable[Mapping[str, Any]]) -> A
 class TemplateReader:
     """Reads what `parse_response` of transformers reads, event by event.
 
-    The parser is told one character at a time, so where the text is cut does not matter. What it cannot parse is
+    The parser gets one character at a time, so where the text is cut does not matter. What it cannot parse is
     content. Where content is interrupted it keeps the last part, and here all parts stay.
     """
 
