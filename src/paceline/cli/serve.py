@@ -63,7 +63,7 @@ def _add_doors(parser: Parser) -> None:
     parser.argument("--port", "PORT", f"0 for any free port (default: {PORT})", int, default=PORT)
     parser.argument("--api-key", "KEY", "a key that every request must send; may be repeated", action="append")
     parser.argument("--api-key-file", "FILE", "a file with a key in each line", Path)
-    text = "serve another address than this machine without a key; to be said twice"
+    text = "serve another address than this machine without a key; repeat it to confirm"
     parser.add_argument("--no-key", action="count", default=0, help=text)
     parser.several("--allowed-host", "NAME", "a name by which clients reach this server", default=[])
     parser.several("--cors", "ORIGIN", "sites whose pages may ask, such as https://a.example; * for all", default=[])
@@ -228,8 +228,9 @@ def doors_of(options: argparse.Namespace) -> Doors:
         raise InputError("--no-key and a key exclude each other; leave one out")
     if options.host.lower() not in LOOPBACK and not keys and options.no_key < 2:
         raise InputError(
-            f"whoever reaches {options.host[:LONG]} could use this server; give --api-key KEY or --api-key-file FILE, "
-            "or say --no-key twice"
+            f"{options.host[:LONG]} can be reached from other machines, so requests need a key; give --api-key KEY or "
+            "--api-key-file FILE, "
+            "or confirm with --no-key --no-key"
         )
     return Doors(
         host=options.host,
