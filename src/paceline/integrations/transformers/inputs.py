@@ -20,7 +20,7 @@ from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from paceline.errors import InputError
 from paceline.targets.hf.own import CACHE_NAMES
-from paceline.targets.hf.target import refuse_recurrent
+from paceline.targets.hf.target import refuse_unknown
 
 HANDLED = frozenset({"attention_mask", "position_ids", *CACHE_NAMES})
 HARMLESS = frozenset({"use_cache", "logits_to_keep", "return_dict"})
@@ -97,7 +97,7 @@ def refuse(model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -
         raise InputError(
             f"{type(model).__name__} is an encoder-decoder; custom_generate serves decoder-only language models"
         )
-    refuse_recurrent(model.config, type(model))
+    refuse_unknown(model.config, type(model))
     for name, (harmless, complaint) in OTHER_METHODS.items():
         value = getattr(config, name, None)
         if not any(value is each or value == each for each in harmless):

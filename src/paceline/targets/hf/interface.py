@@ -15,6 +15,8 @@ from transformers import AttentionInterface, Cache, PreTrainedConfig, PreTrained
 
 from paceline.targets.hf.attention import AttentionOptions, KVCache, Segment
 from paceline.targets.hf.own import Unsupported
+from paceline.targets.hf.recurrent import functions
+from paceline.targets.hf.recurrent.forward import RecurrentForward
 
 ATTENTION_NAME = "paceline"
 """Of our attention function in transformers."""
@@ -25,10 +27,19 @@ HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings", "
 class ForwardCache(Cache):
     """The cache object that transformers gets for one forward."""
 
-    def __init__(self, rows: KVCache | None, before: int = 0, claimed: int = 0, alone: Segment | None = None) -> None:
+    def __init__(
+        self,
+        rows: KVCache | None,
+        before: int = 0,
+        claimed: int = 0,
+        alone: Segment | None = None,
+        recurrent: RecurrentForward | None = None,
+    ) -> None:
         """The cache holds ``before`` rows and says that it holds ``claimed`` more. A segment ``alone`` gets all its
-        keys back. Without ``rows`` nothing is stored."""
+        keys back. Without ``rows`` nothing is stored. States are those of ``recurrent``; layers see none, so that they
+        compute all rows by one function, which is ours."""
         super().__init__(layers=[])
+        self.recurrent = recurrent
         self._rows, self._before, self._claimed, self.alone = rows, before, claimed, alone
         self.windows: list[int | None] = []
         """The window that each layer named so far."""
@@ -63,6 +74,37 @@ class ForwardCache(Cache):
         assert self._rows is not None, "our attention reads our rows"
         return self._rows.attend(layer, query, options)
 
+    def check(self) -> None:
+        """`Unsupported` where a layer kept a state in a way that is not known here."""
+        if self.recurrent is not None and self.recurrent.is_due:
+            raise Unsupported("a layer keeps a state in a way that is not known here")
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        return None
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        return None
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> torch.Tensor:
+        if self.recurrent is not None:
+            if self.recurrent.is_due:
+                raise Unsupported("a layer keeps a state in a way that is not known here")
+            self.recurrent.enter(layer_idx, state_idx)
+        return conv_states
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> torch.Tensor:
+        return recurrent_states
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        return False
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        return False
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self._before + self._claimed
 
@@ -80,11 +122,12 @@ _current: ContextVar[ForwardCache | None] = ContextVar("paceline_forward", defau
 @contextmanager
 def computing(forward: ForwardCache) -> Iterator[None]:
     """Our attention function reads this forward. Not an argument: some layers drop arguments they do not know."""
-    token = _current.set(forward)
+    token, states = _current.set(forward), functions.current.set(forward.recurrent)
     try:
         yield
     finally:
         _current.reset(token)
+        functions.current.reset(states)
 
 
 def attend(

@@ -28,7 +28,7 @@ from paceline.targets.hf.integers.stored import Stored, is_described, layout_of
 from paceline.targets.hf.integers.target import check_place, obstacle, quantized
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.speed import to_float32, widened
-from paceline.targets.hf.target import HFTarget, refuse_recurrent
+from paceline.targets.hf.target import HFTarget, refuse_unknown
 from paceline.targets.hf.versions import TRANSFORMERS_VERSION, refused
 from paceline.targets.place import bits_of, named_dtype
 
@@ -89,7 +89,7 @@ def load_target(
         kind = torch.float32  # a narrower type would round what is scaled
     planned = None
     if not (trusted and _brings_model(config)):
-        refuse_recurrent(config, _model_class(name, config))
+        refuse_unknown(config, _model_class(name, config))
         if Path(name).is_dir():
             planned = folder.plan(Path(name), config)
     in_floats = layout is None and not is_described(config)

@@ -21,6 +21,7 @@ import torch
 from paceline.targets.base import Request
 from paceline.targets.hf.attention import MaskScratch, PackedKVCache, Segment, causal_mask
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
+from paceline.targets.hf.recurrent import functions
 from paceline.targets.hf.rope import RotatedRows, Switch, rotary_modules, rotary_position, rotated_as_of
 from paceline.targets.hf.snapshot import ModelSnapshot
 from paceline.targets.hf.taps import Anatomy, tapped
@@ -32,15 +33,19 @@ if TYPE_CHECKING:
     from paceline.targets.hf.interface import ForwardCache
 
 
-CACHE_NAMES = "cache", "past_key_values"
-"""Argument of a model's forward that takes the cache of keys and values: since transformers 5.24, and before. A model
-whose code comes with it may have the old name in either."""
+CACHE_NAMES = "cache", "past_key_values", "cache_params"
+"""Argument of a model's forward that takes the cache of keys and values: since transformers 5.24, and before, where
+models without attention called it in the last way. A model whose code comes with it may have the old name in either."""
 
 
 def cache_name(model: PreTrainedModel) -> str | None:
     """Which of these a model's forward has."""
     accepted = inspect.signature(model.forward).parameters
     return next((name for name in CACHE_NAMES if name in accepted), None)
+
+
+RECURRENT_LAYERS = frozenset({"linear_attention", "conv", "mamba", "recurrent"})
+"""Types of layers that keep a state and attend to nothing."""
 
 
 class Mode(StrEnum):
@@ -59,7 +64,9 @@ def masks(segment: Segment, like: torch.Tensor, layer_types: Sequence[str], wind
     """The additive float mask(s) ``[1, 1, n, keys]`` of a masked forward: one, or a dict where full and sliding layers
     mix. All keys come back from the cache, so a window has to be masked out of them."""
     by_kind = {
-        kind: segment.full_mask(window if kind == "sliding_attention" else None, like)[None, None]
+        kind: None
+        if kind in RECURRENT_LAYERS
+        else segment.full_mask(window if kind == "sliding_attention" else None, like)[None, None]
         for kind in sorted(set(layer_types))
     }
     return by_kind if len(by_kind) > 1 else next(iter(by_kind.values()))
@@ -74,6 +81,11 @@ class OwnForward(ForwardPath):
         self.mode = mode
         self.anatomy = Anatomy(model)
         self.layer_types = list(getattr(config, "layer_types", None) or _layer_types(config))
+        homes = {type(module).__module__ for module in model.modules()}
+        self.recurrent = any(map(functions.knows, homes))
+        """Whether layers keep a state that each token changes."""
+        if self.recurrent:
+            functions.install(homes)
         self.window: int | None = getattr(config, "sliding_window", None)
         self._switch = switch
         self._scratch = MaskScratch()
@@ -121,6 +133,7 @@ class OwnForward(ForwardPath):
             forward = self._begin(job.requests, stack)
             taps = stack.enter_context(tapped(self.anatomy, job.outputs))
             logits: torch.Tensor = self.model(**self._inputs(forward, job)).logits[0]
+            forward.check()
         if not job.outputs.logits:
             return Found(None, taps)
         if job.logit_rows is not None and not self._keeps_logits:
@@ -163,7 +176,9 @@ class OwnForward(ForwardPath):
         causal = causal_mask(n, self.like)[None, None]
         kinds = sorted(set(self.layer_types))
         inputs: dict[str, Any] = {
-            "attention_mask": causal if len(kinds) == 1 else dict.fromkeys(kinds, causal),
+            "attention_mask": {kind: None if kind in RECURRENT_LAYERS else causal for kind in kinds}
+            if len(kinds) > 1
+            else causal,
             **self.with_cache(ForwardCache(None, claimed=self.moved)),
         }
         if self.takes_positions:
@@ -173,12 +188,14 @@ class OwnForward(ForwardPath):
     def _begin(self, requests: Sequence[Request], stack: ExitStack) -> ForwardCache:
         """Prepare the model for a forward; undone when the stack closes."""
         from paceline.targets.hf.interface import ATTENTION_NAME, ForwardCache, attention_is, computing
+        from paceline.targets.hf.recurrent.forward import RecurrentForward
 
         segments = Segment.of_all(requests, self._scratch)
         alone = None if self.mode is Mode.PACKED else segments[0]
         assert alone is None or len(segments) == 1, "only a packed forward holds several sequences"
         before = segments[0].request.end - segments[0].n
-        forward = ForwardCache(PackedKVCache(segments), before, self.moved + self.claimed, alone)
+        recurrent = RecurrentForward(requests) if self.recurrent else None
+        forward = ForwardCache(PackedKVCache(segments), before, self.moved + self.claimed, alone, recurrent)
         stack.enter_context(attention_is(self._native() if alone else ATTENTION_NAME, self.model))
         stack.enter_context(computing(forward))
         if self._switch is not None:

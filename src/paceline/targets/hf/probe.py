@@ -27,7 +27,7 @@ from paceline.once import once
 from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.hf.fixed.replay import FixedPath
 from paceline.targets.hf.lean import Lean
-from paceline.targets.hf.own import Mode, Unsupported
+from paceline.targets.hf.own import RECURRENT_LAYERS, Mode, Unsupported
 from paceline.targets.hf.path import UNTESTED_ERRORS
 from paceline.targets.hf.probe_points import NEAR_POSITIONS, ProbePoint, probe_points, sizes
 from paceline.targets.hf.probe_rows import (
@@ -185,8 +185,9 @@ def _check_windows(target: HFTarget) -> None:
     if target.mode is not Mode.PACKED:
         return
     seen = target.own.windows(Request.of_prompt(target.open(1), tokens(target, 1)))
-    expected = [target.own.window if kind == "sliding_attention" else None for kind in target.own.layer_types]
-    if not seen:
+    attending = [kind for kind in target.own.layer_types if kind not in RECURRENT_LAYERS]
+    expected = [target.own.window if kind.endswith("sliding") or kind == "sliding_attention" else None for kind in attending]
+    if attending and not seen:
         raise Unsupported("the model does not call the registered attention function")
     got, named = ([_effective(target, window) for window in windows] for windows in (seen, expected))
     if got != named and any(got + named):

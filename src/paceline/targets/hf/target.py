@@ -20,9 +20,11 @@ from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.forked import note_use
 from paceline.targets.hf.compiled import compiling_pays
 from paceline.targets.hf.generation import settings_of
-from paceline.targets.hf.own import Mode, OwnForward
+from paceline.targets.hf.own import RECURRENT_LAYERS, Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack, packed_if_large, parameter_count
 from paceline.targets.hf.path import ForwardJob, ForwardPath
+from paceline.targets.hf.recurrent import functions
+from paceline.targets.hf.recurrent.rows import StateRows
 from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
     from paceline.targets.hf.fixed.replay import FixedPath
 
 KNOWN_LAYERS = {"attention", "full_attention", "sliding_attention", "chunked_attention", "moe", "mlp"}
-RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"}
+STATEFUL_LAYERS = RECURRENT_LAYERS | {"hybrid", "hybrid_sliding"}
+"""Types of layers that keep a state; the last two attend as well."""
 SHARED = {
     *("vocab_size", "layer_types", "sliding_window", "attention_chunk_size", "keep_window_size", "rope_parameters"),
     *("max_position_embeddings", "original_max_position_embeddings", "final_logit_softcapping", "eos_token_id"),
@@ -61,7 +64,7 @@ class HFTarget(Target):
         fixed_shapes: bool | None = None,
     ) -> None:
         note_use()
-        refuse_recurrent(model.config, type(model))
+        refuse_unknown(model.config, type(model))
         config: Any = model.config.get_text_config()
         model.train(False)
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
@@ -83,7 +86,12 @@ class HFTarget(Target):
         """Why the probe went on to another mode."""
         self.compiles = False
         """Whether forwards should be compiled. The probe has to find them right."""
-        self.fixed = None if fixed_shapes is False else self._fixed(fixed_shapes)
+        if self._own.recurrent and self.switch is not None:
+            raise UnsupportedModel(
+                f"{config.model_type} rotates by the largest position in a forward, which would change states that are "
+                "kept; choose another model"
+            )
+        self.fixed = None if fixed_shapes is False or self._own.recurrent else self._fixed(fixed_shapes)
         self.paths: list[ForwardPath] = [self._own] if self.fixed is None else [self.fixed, self._own]
         self._one_at_a_time = threading.RLock() if self.fixed is None else self.fixed.slab.lock
 
@@ -185,9 +193,14 @@ class HFTarget(Target):
         if self.fixed is not None:
             rows = self.fixed.open(capacity)
         else:
-            rows = CacheRows(capacity) if self.switch is None else RotatedRows(capacity, self.switch)
+            rows = self._rows(capacity)
         rows.changes = changes
         return rows
+
+    def _rows(self, capacity: int) -> CacheRows:
+        if self._own.recurrent:
+            return StateRows(capacity)
+        return CacheRows(capacity) if self.switch is None else RotatedRows(capacity, self.switch)
 
     def release(self) -> None:
         if self.fixed is not None:
@@ -301,9 +314,9 @@ def trusted_length(config: Any) -> int | None:
     return min((end for end in ends if end is not None), default=None)
 
 
-def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
-    """Refuse models whose state cannot be rolled back after a refused draft, unknown kinds of attention, and layers
-    that differ in what is read once for all."""
+def refuse_unknown(config: Any, model_class: type | None = None) -> None:
+    """Refuse models whose states are kept in a way that is not known here, unknown kinds of attention, and layers that
+    differ in what is read once for all."""
     config = config.get_text_config()
     advice = "choose a model with full or sliding-window attention in every layer"
     if differing := sorted(SHARED & (getattr(config, "per_layer_attributes", None) or set())):
@@ -316,13 +329,15 @@ def refuse_recurrent(config: Any, model_class: type | None = None) -> None:
             f"{config.model_type} is not a stack of layers, for its configuration has no num_hidden_layers; {advice}"
         )
     kinds = set(getattr(config, "layer_types", None) or ())
-    kept = sorted(kinds & RECURRENT_LAYERS)
-    if kept or (not kinds and getattr(model_class, "_is_stateful", False)):
+    kept = sorted(kinds & STATEFUL_LAYERS)
+    stateful = kept or (not kinds and getattr(model_class, "_is_stateful", False))
+    if stateful and (model_class is None or not functions.knows(model_class.__module__)):
         what = f"layers of type {', '.join(kept)}" if kept else "a recurrent state"
         raise UnsupportedModel(
-            f"{config.model_type} keeps {what}, which cannot be rolled back after a refused draft; {advice}"
+            f"{config.model_type} keeps {what} in a way that is not known here, so a refused draft could not be taken "
+            f"back; {advice}"
         )
-    if strange := sorted(kinds - KNOWN_LAYERS):
+    if strange := sorted(kinds - KNOWN_LAYERS - STATEFUL_LAYERS):
         raise UnsupportedModel(
             f"{config.model_type} has layers of type {', '.join(strange)}, which are not supported yet; {advice}"
         )

@@ -1,0 +1,183 @@
+"""Layers that keep a state, in one forward: what transformers' functions are replaced by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.targets.base import Request
+from paceline.targets.hf.recurrent.kinds import Function, Given, Kind
+from paceline.targets.hf.recurrent.rows import Key, Trail
+from paceline.targets.hf.recurrent.walk import Part, Walk
+from paceline.tree import Ints
+
+KEPT_BYTES = 128 << 20
+"""The states of all rows of a draft are kept where they take no more than this; else those of the accepted path are
+computed again."""
+
+
+@dataclass
+class StateTrail(Trail):
+    """The recurrence of one layer over a sequence's tentative rows: the state before them, their inputs, and the states
+    after them where these were kept."""
+
+    kind: Kind
+    lead: int
+    before: torch.Tensor | None
+    """The state behind the rows that were read in one piece, or of the committed text."""
+    given: Given | None = None
+    """Of the rows that were not read in one piece."""
+    kept: dict[int, torch.Tensor] | None = None
+    """States by tentative row."""
+
+    def after(self, path: Ints) -> torch.Tensor:
+        behind = path[path >= self.lead] - self.lead
+        if not len(behind):
+            assert self.before is not None, "a text has rows"
+            return self.before
+        if self.kept is not None:
+            return _owned(self.kept[int(path[-1])])
+        assert self.given is not None and self.before is not None, "rows were scored"
+        state = self.before[None]
+        for row in behind.tolist():
+            state = self.kind.step(self.given.at(slice(row, row + 1)), state)[1]
+        return state[0]
+
+
+def _owned(state: torch.Tensor) -> torch.Tensor:
+    """A state that keeps no other alive."""
+    return state if state.untyped_storage().nbytes() == state.nbytes else state.clone()
+
+
+class RecurrentForward:
+    """The convolutions and recurrences of one forward."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._walk = Walk(requests)
+        self._place: tuple[int, int] | None = None
+        self._calls = 0
+        self._due = False
+
+    def enter(self, layer: int, number: int) -> None:
+        """The layer whose convolution comes next."""
+        self._place, self._calls, self._due = (layer, number), 0, True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a layer has given inputs to a convolution that never came."""
+        return self._due
+
+    def _key(self) -> Key:
+        assert self._place is not None, "a layer was entered"
+        return (*self._place, self._calls)
+
+    def convolved(
+        self,
+        whole: Function,
+        given: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        activation: str | None,
+        **others: Any,
+    ) -> torch.Tensor:
+        """A causal convolution ``[1, channels, rows]`` of each row with its own path."""
+        key, width = self._key(), weight.shape[-1]
+        self._due = False
+        fresh = given[0].T
+        outputs = list[torch.Tensor]()
+        for number, part in enumerate(self._walk.parts):
+            own = fresh[part.start : part.start + part.count]
+            inputs = part.rows.inputs(key, own, width, part.held)
+            if part.lead:
+                seen = inputs[: width - 1 + part.lead].T[None]
+                outputs.append(whole(seen, weight, bias, activation=activation, **others)[0, :, width - 1 :].T)
+            if part.count > part.lead:
+                columns = self._walk.columns(number, width, fresh.device)
+                outputs.append(_convolved(inputs[columns], weight, bias, activation))
+        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).T[None]
+
+    def recurred(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """A recurrence over all rows, each from its parent's state."""
+        key, given = self._key(), kind.given(args, kwargs)
+        self._calls += 1
+        outputs, order = list[torch.Tensor](), list[Ints]()
+        for part in self._walk.parts:
+            if part.lead:
+                out, state = kind.read(given.at(part.read), part.rows.states.recurrent.get(key))
+                outputs.append(out)
+                order.append(np.arange(part.read.start, part.read.stop))
+            else:
+                state = part.rows.states.recurrent[key]
+            if not part.held:
+                part.rows.tentatives.trails[key] = StateTrail(kind, part.lead, state)
+        if self._walk.levels:
+            self._take_levels(kind, key, given, outputs, order)
+        rows = _in_order(outputs, order)
+        return kind.output(rows), rows.new_empty(1)
+
+    def _take_levels(
+        self, kind: Kind, key: Key, given: Given, outputs: list[torch.Tensor], order: list[Ints]
+    ) -> None:
+        first = [_trail(part, key).after(part.rows.path_to(parent)) for part, parent in self._walk.firsts]
+        states = first[0][None] if len(first) == 1 else torch.stack(first)
+        levels = list[torch.Tensor]()
+        for depth, level in enumerate(self._walk.levels):
+            index = torch.from_numpy(level.rows).to(states.device)
+            if depth and not level.in_order:
+                states = states[torch.from_numpy(level.parents).to(states.device)]
+            out, states = kind.step(given.at(index), states)
+            outputs.append(out)
+            order.append(level.rows)
+            levels.append(states)
+        self._leave(key, given, levels)
+
+    def _leave(self, key: Key, given: Given, levels: list[torch.Tensor]) -> None:
+        """Note what a path will need once it is accepted."""
+        places = {row: (d, i) for d, level in enumerate(self._walk.levels) for i, row in enumerate(level.rows.tolist())}
+        for part in self._walk.parts:
+            trail = _trail(part, key)
+            if part.count == part.lead:
+                continue
+            fits = part.rows.states.bytes * (part.count - part.lead) <= KEPT_BYTES
+            if fits and (trail.kept is not None or not part.held):
+                nodes = range(part.nodes.start, part.nodes.stop)
+                fresh = {part.held + row - part.start: levels[places[row][0]][places[row][1]] for row in nodes}
+                trail.kept = (trail.kept or {}) | fresh
+            else:
+                trail.kept = None
+            trail.given = given.at(part.nodes).behind(trail.given if part.held else None)
+
+
+def _trail(part: Part, key: Key) -> StateTrail:
+    trail = part.rows.tentatives.trails[key]
+    assert isinstance(trail, StateTrail), "this forward made it"
+    return trail
+
+
+def _in_order(outputs: list[torch.Tensor], order: list[Ints]) -> torch.Tensor:
+    """Pieces of packed rows, one after the other."""
+    rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    packed = order[0] if len(order) == 1 else np.concatenate(order)
+    if bool((np.diff(packed) > 0).all()):
+        return rows
+    return rows[torch.from_numpy(np.argsort(packed)).to(rows.device)]
+
+
+def _convolved(
+    seen: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
+) -> torch.Tensor:
+    """``[rows, channels]`` of the inputs ``[rows, width, channels]``; one product after the other, so that a row does
+    not depend on how many there are."""
+    from transformers.activations import ACT2FN
+
+    wide = seen.to(weight.dtype)
+    total = wide[:, 0] * weight[:, 0]
+    for place in range(1, weight.shape[-1]):
+        total = total + wide[:, place] * weight[:, place]
+    if bias is not None:
+        total = total + bias
+    return (total if activation is None else ACT2FN[activation](total)).to(seen.dtype)

@@ -1,0 +1,176 @@
+"""Kinds of recurrences: how the functions of transformers' model files are called, in one piece and token by token.
+
+A layer calls one function for many rows and another for one row; the two round differently. Plain decoding uses the
+second, so a draft's rows are computed with the second, too: all rows of a depth at a time, side by side in the batch
+dimension, each from its parent's state.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Given:
+    """The arguments of a call: those with an entry for each row as ``[rows, ...]``, and the others."""
+
+    rows: Mapping[str, torch.Tensor]
+    others: Mapping[str, Any]
+
+    def at(self, index: torch.Tensor | slice) -> Given:
+        return replace(self, rows={name: given[index] for name, given in self.rows.items()})
+
+    def behind(self, first: Given | None) -> Given:
+        """These rows behind those of an earlier call of the same layer."""
+        if first is None:
+            return self
+        return replace(self, rows={name: torch.cat([first.rows[name], given]) for name, given in self.rows.items()})
+
+
+class Kind(ABC):
+    """One kind of recurrence."""
+
+    axes: ClassVar[Mapping[str, int]]
+    """The arguments of the function for many rows that have an entry for each row, and in which dimension; the first
+    dimension is a batch of one."""
+    output_axis: ClassVar[int] = 1
+    state: ClassVar[str | None]
+    """The argument that takes the state before the rows; None where the function cannot."""
+    wants_state: ClassVar[str]
+    """The argument that asks for the state after them."""
+
+    def __init__(self, whole: Function, single: Function) -> None:
+        self.whole, self.single = whole, single
+        self._signature = inspect.signature(whole)
+
+    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
+        """The arguments of a call of the function for many rows."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        others = dict(bound.arguments)
+        others |= others.pop("kwargs", {})
+        rows = dict[str, torch.Tensor]()
+        for name, axis in self.axes.items():
+            value = others.pop(name)
+            if value is None:
+                others[name] = None
+            else:
+                rows[name] = value[0].movedim(axis - 1, 0)
+        return Given(rows, others)
+
+    def read(self, given: Given, state: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The outputs ``[rows, ...]`` of rows that are read in one piece, and the state after them."""
+        if self.state is None and state is not None:
+            return self._one_by_one(given, state)
+        named = {name: value.movedim(0, self.axes[name] - 1)[None] for name, value in given.rows.items()}
+        named |= {**given.others, self.wants_state: True}
+        if self.state is not None:
+            named[self.state] = None if state is None else state[None]
+        out, final = self.whole(**named)
+        return out[0].movedim(self.output_axis - 1, 0), final[0]
+
+    def _one_by_one(self, given: Given, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        outputs, states = list[torch.Tensor](), state[None]
+        for row in range(len(next(iter(given.rows.values())))):
+            out, states = self.step(given.at(slice(row, row + 1)), states)
+            outputs.append(out)
+        return torch.cat(outputs), states[0]
+
+    def output(self, rows: torch.Tensor) -> torch.Tensor:
+        """Outputs ``[rows, ...]`` as the function for many rows returns them."""
+        return rows.movedim(0, self.output_axis - 1)[None]
+
+    @abstractmethod
+    def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """One token of each row: outputs ``[rows, ...]`` and the states after it, of the states ``[rows, ...]`` before
+        it, which stay as they are."""
+
+
+class Delta(Kind):
+    """The gated delta rule, and Kimi's with a decay for each channel."""
+
+    axes: ClassVar = {"query": 1, "key": 1, "value": 1, "g": 1, "beta": 1}
+    state = "initial_state"
+    wants_state = "output_final_state"
+
+    def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        named = {name: value[:, None] for name, value in given.rows.items()}
+        normed = given.others["use_qk_l2norm_in_kernel"]
+        out, after = self.single(
+            **named, initial_state=states, output_final_state=True, use_qk_l2norm_in_kernel=normed
+        )
+        return out[:, 0], after
+
+
+class Mamba2(Kind):
+    axes: ClassVar = {"hidden_states": 1, "dt": 1, "B": 1, "C": 1}
+    state = "initial_states"
+    wants_state = "return_final_states"
+
+    def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, others, after = given.rows, given.others, states.clone()
+        width, size = states.shape[-2:]
+
+        def wide(values: torch.Tensor | None) -> torch.Tensor | None:
+            return None if values is None else values[..., None].expand(*values.shape, width)
+
+        out = self.single(
+            after,
+            rows["hidden_states"],
+            wide(rows["dt"]),
+            others["A"][:, None, None].expand(-1, width, size),
+            rows["B"],
+            rows["C"],
+            wide(others["D"]),
+            z=None,
+            dt_bias=wide(others["dt_bias"]),
+            dt_softplus=others["dt_softplus"],
+        )
+        return out, after
+
+
+class Mamba1(Kind):
+    axes: ClassVar = {"hidden_states": 2, "dt": 2, "B": 2, "C": 2, "z": 2}
+    output_axis = 2
+    state = None
+    wants_state = "return_last_state"
+
+    def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, others, after = given.rows, given.others, states.clone()
+        out = self.single(
+            after,
+            rows["hidden_states"],
+            rows["dt"],
+            others["A"],
+            rows["B"],
+            rows["C"],
+            others["D"],
+            z=rows.get("z"),
+            dt_bias=others["delta_bias"],
+            dt_softplus=others["delta_softplus"],
+        )
+        return out, after
+
+
+@cache
+def functions() -> dict[str, tuple[type[Kind], str]]:
+    """Of transformers' functions for many rows the kind, and the name of the one for a row."""
+    return {
+        "torch_chunk_gated_delta_rule": (Delta, "torch_recurrent_gated_delta_rule"),
+        "chunk_kimi_delta_attention": (Delta, "recurrent_kimi_delta_attention"),
+        "mamba2_chunk_scan": (Mamba2, "mamba2_selective_state_update"),
+        "mamba_selective_scan": (Mamba1, "mamba_selective_state_update"),
+    }
+
+
+CONVOLUTION = "causal_conv1d_fn"
+"""The function of a convolution over many rows."""

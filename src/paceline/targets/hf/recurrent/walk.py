@@ -1,0 +1,119 @@
+"""The order in which a forward's rows enter the layers that keep a state.
+
+Rows in front of a draft (a piece of a prompt with the root behind it, or the first token of a text) are read in one
+piece. The others are taken by their depth, those of all sequences together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from paceline.targets.base import Request
+from paceline.targets.hf.recurrent.rows import StateRows
+from paceline.tree import ROOT, Ints, is_chain
+
+
+@dataclass(frozen=True)
+class Level:
+    """Rows of one depth, by their numbers in the packed forward."""
+
+    rows: Ints
+    parents: Ints
+    """Their parents' numbers in the level before; in the first level, each row's own."""
+    in_order: bool
+    """Whether the parents are the whole level before, one after the other."""
+
+
+class Part:
+    """One sequence's rows in a packed forward, ``start`` and the following."""
+
+    def __init__(self, request: Request, start: int) -> None:
+        rows = request.rows
+        assert isinstance(rows, StateRows), "this target scores the rows it opened"
+        self.rows, self.start, self.count = rows, start, len(request.tokens)
+        self.held = request.held
+        first = request.prompt > 0 or (rows.committed == 0 and not request.held)
+        self.lead = min(request.prompt + 1, self.count) if first else 0
+        self.parents = np.asarray(request.parents, np.int64)
+        rows.begin(self.held, self.lead, self.parents)
+
+    @property
+    def read(self) -> slice:
+        """The packed rows that are read in one piece."""
+        return slice(self.start, self.start + self.lead)
+
+    @property
+    def nodes(self) -> slice:
+        """The packed rows that are not."""
+        return slice(self.start + self.lead, self.start + self.count)
+
+    @cached_property
+    def depths(self) -> Ints:
+        """Of each fresh row that is not read in one piece, how many such rows are above it."""
+        first = self.held + self.lead
+        if is_chain(self.parents):
+            return np.arange(self.count - self.lead)
+        depths = list[int]()
+        for parent in self.parents[first:].tolist():
+            depths.append(0 if parent < first else depths[parent - first] + 1)
+        return np.array(depths, np.int64)
+
+    def columns(self, width: int) -> Ints:
+        """``[nodes, width]``: of each node which inputs its convolution reads, its own last: numbers in the
+        ``width - 1`` inputs before the tentative rows, then those of the tentative rows."""
+        above = np.empty((len(self.parents), width), np.int64)
+        for row, parent in enumerate(self.parents.tolist()):
+            above[row, -1] = row + width - 1
+            above[row, :-1] = np.arange(width - 1) if parent == ROOT else above[parent, 1:]
+        return above[self.held + self.lead :]
+
+
+class Walk:
+    """The parts of a forward, and the levels of their rows."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        starts = np.cumsum([0, *(len(request.tokens) for request in requests)])
+        self.parts = [Part(request, int(start)) for request, start in zip(requests, starts, strict=False)]
+        self.count = int(starts[-1])
+        self._columns: dict[tuple[int, int, torch.device], torch.Tensor] = {}
+
+    @cached_property
+    def levels(self) -> list[Level]:
+        found, before, depth = list[Level](), np.empty(0, np.int64), 0
+        while True:
+            rows, above = list[int](), list[int]()
+            places = {row: place for place, row in enumerate(before.tolist())}
+            for part in self.parts:
+                first = part.start + part.lead
+                for node in np.flatnonzero(part.depths == depth).tolist():
+                    parent = int(part.parents[part.held + part.lead + node]) - part.held + part.start
+                    rows.append(first + node)
+                    above.append(places[parent] if depth else len(above))
+            if not rows:
+                return found
+            parents = np.array(above, np.int64)
+            in_order = len(parents) == len(before) and bool((parents == np.arange(len(parents))).all())
+            found.append(Level(np.array(rows, np.int64), parents, in_order))
+            before, depth = found[-1].rows, depth + 1
+
+    @cached_property
+    def firsts(self) -> list[tuple[Part, int]]:
+        """Of each row of the first level its part, and its parent among the tentative rows."""
+        owners = [
+            (part, int(part.parents[part.held + part.lead + node]))
+            for part in self.parts
+            for node in np.flatnonzero(part.depths == 0).tolist()
+        ]
+        return owners
+
+    def columns(self, number: int, width: int, device: torch.device) -> torch.Tensor:
+        """`Part.columns` of a part, made once for all layers with convolutions of this width."""
+        key = number, width, device
+        if key not in self._columns:
+            self._columns[key] = torch.from_numpy(self.parts[number].columns(width)).to(device)
+        return self._columns[key]
