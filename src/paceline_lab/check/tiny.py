@@ -77,15 +77,20 @@ NEEDED = frozenset({"head_dim", "num_experts_per_tok", "n_routed_experts", "num_
 """Fields that some configurations leave open and their models need."""
 LATENT = {"head_dim": "qk_rope_head_dim", "num_key_value_heads": "num_attention_heads"}
 """With latent attention, keys and values are expanded to all heads: these fields must equal those."""
+MIXED = ["linear_attention", "full_attention"] * (LAYERS // 2)
 EXTRA: dict[str, dict[str, Any]] = {
-    **{name: {"mamba_n_heads": 8} for name in ("bamba", "falcon_h1", "granitemoehybrid")},
+    "bamba": {"mamba_n_heads": 8, "attn_layer_indices": list(range(1, LAYERS, 2))},
+    "falcon_h1": {"mamba_n_heads": 8},
+    "granitemoehybrid": {"mamba_n_heads": 8, "layer_types": MIXED},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
     **{name: {"num_key_value_heads": 4} for name in ("dots3_note", "dots3_note_text")},
     "gemma4_assistant": {"hidden_size_per_layer_input": 0},
     "mamba2": {"num_heads": 8},
     "xmod": {"default_language": "en_XX"},
     "zaya": {"num_experts_per_tok": 1},
 }
-"""Fields of single types."""
+"""Fields of single types; where these have layers with a state and layers that attend, both."""
 
 
 def configuration(model_type: str, variant: str) -> PreTrainedConfig | None:
@@ -188,6 +193,8 @@ def redraw(model: PreTrainedModel, generator: torch.Generator) -> None:
             parameter.copy_((tokens.weight + EMBEDDING * noise) / math.sqrt(2))
         elif parameter.ndim < 2:
             parameter.copy_(_moved(name, parameter, noise))
+        elif parameter.ndim == 3 and parameter.shape[1] == 1:  # a convolution of each channel with its own past
+            parameter.copy_(noise)
         else:
             parameter.copy_(_mixing(noise))
 

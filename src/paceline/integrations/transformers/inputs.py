@@ -122,10 +122,18 @@ def refuse_companions(assistant_model: Any, synced_gpus: Any) -> None:
         )
 
 
+def _is_filled(cache: Any) -> bool:
+    """Whether a cache holds a part of a text. One that has only layers with a state knows no length."""
+    try:
+        return bool(cache.get_seq_length() > 0)
+    except ValueError:
+        return bool(cache.has_previous_state())
+
+
 def _refuse_cache(name: str, cache: Any) -> None:
     if cache is None:
         return
-    if getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0:
+    if getattr(cache, "_is_user_defined", False) or _is_filled(cache):
         raise InputError(f"{name} cannot be read or filled, for rows are kept apart; leave it out")
 
 

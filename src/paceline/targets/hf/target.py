@@ -47,6 +47,10 @@ SHARED = {
 """Fields of a configuration that are read once for all layers."""
 
 
+class RotatedStateRows(RotatedRows, StateRows):
+    """Rows of a model that rotates by the largest position, and has layers that keep a state."""
+
+
 class HFTarget(Target):
     """Scores drafts on a transformers model. Use `paceline.load`, which also probes which drafts the model can score.
 
@@ -86,11 +90,6 @@ class HFTarget(Target):
         """Why the probe went on to another mode."""
         self.compiles = False
         """Whether forwards should be compiled. The probe has to find them right."""
-        if self._own.recurrent and self.switch is not None:
-            raise UnsupportedModel(
-                f"{config.model_type} rotates by the largest position in a forward, which would change states that are "
-                "kept; choose another model"
-            )
         self.fixed = None if fixed_shapes is False or self._own.recurrent else self._fixed(fixed_shapes)
         self.paths: list[ForwardPath] = [self._own] if self.fixed is None else [self.fixed, self._own]
         self._one_at_a_time = threading.RLock() if self.fixed is None else self.fixed.slab.lock
@@ -198,9 +197,9 @@ class HFTarget(Target):
         return rows
 
     def _rows(self, capacity: int) -> CacheRows:
-        if self._own.recurrent:
-            return StateRows(capacity)
-        return CacheRows(capacity) if self.switch is None else RotatedRows(capacity, self.switch)
+        if self.switch is None:
+            return StateRows(capacity) if self._own.recurrent else CacheRows(capacity)
+        return (RotatedStateRows if self._own.recurrent else RotatedRows)(capacity, self.switch)
 
     def release(self) -> None:
         if self.fixed is not None:
