@@ -182,21 +182,26 @@ def _call_grammar(tools: Sequence[Json], choice: str, *, tagged: bool) -> Gramma
         missing = "tool_choice asks for a call, and there are no tools"
         said = missing if name is None else f"tool_choice names {name!r}, which is none of the tools"
         raise ApiError(said, param="tool_choice")
-    call: Json = {"anyOf": [_call_schema(function) for function in functions]}
-    if not tagged:
-        return Grammar.json_schema(call)
     opening, close = json.dumps(TAGS[0] + "\n"), json.dumps("\n" + TAGS[1])
-    call["x-guidance"] = dict(LAYOUTS["line"])  # or it may write blanks without end
-    rules = f"start: {opening} call {close}\ncall: %json {json.dumps(call, ensure_ascii=False)}\n"
-    return Grammar.lark(rules)
+    return Grammar.lark(_rules(f"{opening} call {close}" if tagged else "call", functions))
 
 
-def _call_schema(function: Json) -> Json:
-    """The JSON of one call."""
-    arguments = function.get("parameters") or {"type": "object"}
-    return {
-        "type": "object",
-        "properties": {"name": {"const": function["name"]}, "arguments": arguments},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
+def _rules(start: str, functions: Sequence[Json]) -> str:
+    """Rules for a text with calls. Each schema is a rule of its own, since its references begin at its own root."""
+    found = [f"start: {start}", f"call: {' | '.join(f'call_{number}' for number in range(len(functions)))}"]
+    for number, function in enumerate(functions):
+        named = json.dumps(function["name"], ensure_ascii=False)
+        head = json.dumps(f'{{"name": {named}, "arguments": ', ensure_ascii=False)
+        schema = json.dumps(_arguments_schema(function), ensure_ascii=False)
+        found += [f'call_{number}: {head} arguments_{number} "}}"', f"arguments_{number}: %json {schema}"]
+    return "\n".join(found)
+
+
+def _arguments_schema(function: Json) -> Json:
+    """The schema of a call's arguments, on one line: otherwise a model may write blanks without end."""
+    schema = function.get("parameters")
+    if schema is None:
+        schema = {"type": "object", "properties": {}, "additionalProperties": False}  # a function of no parameters
+    if not isinstance(schema, dict):
+        raise ApiError(f"parameters of {function['name']!r} is a JSON schema, an object", param="tools")
+    return {"type": "object", **schema, "x-guidance": dict(LAYOUTS["line"])}
