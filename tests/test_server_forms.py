@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 import paceline
@@ -146,6 +147,77 @@ def test_a_forced_call_is_the_same_in_a_stream(lm: LanguageModel) -> None:
             deltas = [delta for chunk in chunks for c in chunk["choices"] for delta in c["delta"].get("tool_calls", [])]
             assert deltas[0]["function"]["name"] == whole["name"]
             assert "".join(delta["function"]["arguments"] for delta in deltas) == whole["arguments"]
+
+
+# --- calls that the model may make --------------------------------------------------------------------------
+
+OWN_MARKER = "<tool_call>"
+
+
+def calling(lm: LanguageModel, marker: str = OWN_MARKER, *, special: bool = False) -> LanguageModel:
+    """The model with another spelling of one of its usual tokens, so that it begins calls by itself. Its prompt is
+    the same with all tools."""
+    made = json.loads((MODELS / "pocket" / "tokenizer.json").read_text())
+    vocab, often = made["model"]["vocab"], "Ġthe"
+    made["model"]["merges"] = [pair for pair in made["model"]["merges"] if often not in (*pair, "".join(pair))]
+    vocab[marker] = vocab.pop(often)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(made)), eos_token="<|end|>")
+    if special:
+        tokenizer.add_special_tokens({"additional_special_tokens": [marker, "</tool_call>"]})
+    tokenizer.chat_template = TEMPLATE.replace("tools | tojson", "''")
+    return LanguageModel(lm.target, Vocabulary(tokenizer))
+
+
+def strict(tool: dict[str, Any], value: Any = True) -> dict[str, Any]:
+    return {"type": "function", "function": {**tool["function"], "strict": value}}
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_arguments_of_a_call_that_the_model_chooses_are_valid_if_its_tool_is_strict(
+    lm: LanguageModel, special: bool
+) -> None:
+    own, calls, texts = calling(lm, special=special), 0, 0
+    assert own.vocabulary is not None
+    marker = str(own.vocabulary.backend.token_to_id(OWN_MARKER))
+    body = {"messages": ASKED, "tools": [strict(tool) for tool in TOOLS], "max_tokens": 120}
+    bodies = [{**body, "seed": seed, "logit_bias": {marker: 3 if seed % 4 else -30}} for seed in range(8)]
+    with serving(own) as served:
+        plain, auto, forced = (answers_of(served, [{**body, **how} for body in bodies]) for how in HOW.values())
+        free = answers_of(served, [{**body, "tools": TOOLS} for body in bodies])
+    assert [without_ids(one["choices"][0]) for one in auto] == [without_ids(one["choices"][0]) for one in plain]
+    assert [without_ids(one["choices"][0]) for one in forced] == [without_ids(one["choices"][0]) for one in plain]
+    for answer, without in zip(plain, free, strict=True):
+        message = answer["choices"][0]["message"]
+        for call in message.get("tool_calls", []):
+            number = int(call["function"]["name"].removeprefix("tool_"))
+            jsonschema.validate(json.loads(call["function"]["arguments"]), PARAMETERS_OF[number])
+            calls += 1
+        assert "tool_calls" not in without["choices"][0]["message"], "the model itself writes no JSON"
+        if OWN_MARKER not in (without["choices"][0]["message"]["content"] or ""):
+            texts += 1
+            assert message == without["choices"][0]["message"]
+    assert calls >= 3
+    assert texts >= 2
+    assert sum(answer["metrics"]["speculative_decoding"]["num_rounds"] for answer in forced) < sum(
+        answer["metrics"]["speculative_decoding"]["num_rounds"] for answer in plain
+    )
+
+
+def test_strict_is_named_where_it_is_ignored(lm: LanguageModel) -> None:
+    body = {"messages": ASKED, "max_tokens": 2}
+    with serving(of_family(lm, FAMILIES["mistral"])) as served:
+        said = [
+            ask(served, CHAT, {**body, "tools": [strict(TOOLS[0], value)], "tool_choice": choice}).headers
+            for value, choice in ((True, "auto"), (False, "auto"), (True, "required"), (True, "none"))
+        ]
+        tool = {"type": "function", **TOOLS[0]["function"], "strict": True}  # type: ignore[dict-item]
+        response = ask(served, "/v1/responses", {"input": "Look.", "tools": [tool], "max_output_tokens": 2})
+    with serving(lm) as served:
+        said.append(ask(served, CHAT, {**body, "tools": [strict(TOOLS[0])]}).headers)
+        excluded = ask(served, CHAT, {**body, "tools": [strict(TOOLS[0])], "min_tokens": 2})
+    assert [headers.get("x-paceline-ignored") for headers in said] == ["tools.function.strict", None, None, None, None]
+    assert response.headers["x-paceline-ignored"] == "tools.function.strict"
+    assert "min_tokens exclude" in excluded.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("form", ["json_schema", "json_object", "structured_outputs", "llama.cpp"])

@@ -11,6 +11,7 @@ from paceline.integrations.server.choices import ChoicesJob, Json
 from paceline.integrations.server.forms import (
     choice_of,
     form_settings,
+    ignored_strict,
     messages_for,
     reply_format,
     tools_for,
@@ -61,6 +62,9 @@ class ChatJob(ChoicesJob[ChatRequest]):
             structured=body.structured_outputs,
             begun=self.served.begun(self.messages, variables),
         )
+
+    def ignored(self) -> list[str]:
+        return [*super().ignored(), *ignored_strict(self.served, self.tools, self.choice)]
 
     @property
     def reasoning_tokens(self) -> int:  # type: ignore[override]

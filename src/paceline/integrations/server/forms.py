@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from paceline.api.settings import Options
 from paceline.grammar import Grammar
-from paceline.grammar.base import LAYOUTS
+from paceline.grammar.base import LARK, LAYOUTS
 from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.models import ServedModel
 from paceline.integrations.server.replies import ReplyFormat
@@ -95,14 +95,34 @@ def form_settings(
             said = f"{served.name} has no chat template, so it cannot call tools; leave tools out"
             raise ApiError(said, param="tools", code="unsupported")
         given.pop("chat_template_kwargs", None)
-    if (grammar := grammar_of(tools, choice, form, structured, reply_format(served, choice))) is not None:
-        if given.get("ignore_eos"):
-            raise ApiError("a form and ignore_eos exclude each other; leave one out", param="ignore_eos")
-        if given.get("processors"):
-            raise ApiError("a form and min_tokens exclude each other; leave one out", param="min_tokens")
-        marker = reasoning_end(served, begun)
-        given["grammar"] = grammar if marker is None else replace(grammar, after=marker)
+    read_as, marker = reply_format(served, choice), reasoning_end(served, begun)
+    if (grammar := grammar_of(tools, choice, form, structured, read_as)) is not None:
+        given["grammar"] = _beside(given, replace(grammar, after=marker))
+    elif has_strict(tools) and read_as.name == TAGGED:
+        rules = _rules_behind_marker(served, [tool["function"] for tool in tools])
+        grammar = Grammar(LARK, rules, after=TAGS[0], optional=True, not_before=marker)
+        given["grammar"] = _beside(given, grammar)
     return given
+
+
+def _beside(given: Options, grammar: Grammar) -> Grammar:
+    """The grammar, unless other settings exclude it."""
+    if given.get("ignore_eos"):
+        raise ApiError("a form and ignore_eos exclude each other; leave one out", param="ignore_eos")
+    if given.get("processors"):
+        raise ApiError("a form and min_tokens exclude each other; leave one out", param="min_tokens")
+    return grammar
+
+
+def has_strict(tools: Sequence[Json]) -> bool:
+    """Whether the arguments of a call must be valid, should the model make it."""
+    return any(tool["function"].get("strict") for tool in tools)
+
+
+def ignored_strict(served: ServedModel, tools: Sequence[Json], choice: str | None) -> list[str]:
+    """The name of `strict` for the header of ignored fields, where the model writes calls in a form of its own."""
+    obeyed = forces_call(choice) or reply_format(served, choice).name == TAGGED
+    return ["tools.function.strict"] if has_strict(tools) and not obeyed else []
 
 
 def forces_call(choice: str | None) -> bool:
@@ -195,6 +215,16 @@ def _rules(start: str, functions: Sequence[Json]) -> str:
         schema = json.dumps(_arguments_schema(function), ensure_ascii=False)
         found += [f'call_{number}: {head} arguments_{number} "}}"', f"arguments_{number}: %json {schema}"]
     return "\n".join(found)
+
+
+def _rules_behind_marker(served: ServedModel, functions: Sequence[Json]) -> str:
+    """Rules for what follows the marker of a call: the call, and more of them. No grammar can name a special token, and
+    the end of a text may stand for the closing marker."""
+    close = "" if TAGS[1] in served.special_names else json.dumps(f"\n{TAGS[1]}")
+    more = json.dumps(f"\n{TAGS[0]}\n")
+    again = "" if not close or TAGS[0] in served.special_names else f"({more} call {close})*"
+    loose = [one if one.get("strict") else {"name": one["name"], "parameters": {}} for one in functions]
+    return _rules(f'"\\n"? call {close} {again}', loose)
 
 
 def _arguments_schema(function: Json) -> Json:

@@ -10,7 +10,14 @@ from typing import Any
 from paceline.api.piece import Piece
 from paceline.api.settings import Options
 from paceline.integrations.server.errors import ApiError
-from paceline.integrations.server.forms import NAMED, form_settings, messages_for, reply_format, variables_for
+from paceline.integrations.server.forms import (
+    NAMED,
+    form_settings,
+    ignored_strict,
+    messages_for,
+    reply_format,
+    variables_for,
+)
 from paceline.integrations.server.items import Event, Items
 from paceline.integrations.server.job import TextJob
 from paceline.integrations.server.replies import ChatReply
@@ -48,7 +55,8 @@ class ResponseJob(TextJob[ResponseRequest]):
 
     def ignored(self) -> list[str]:
         others = {*(self.body.include or ())} - {LOGPROBS}
-        return [*ignored_fields(self.body), *(["include"] if others else [])]
+        strict = ignored_strict(self.served, self.tools, self.choice)
+        return [*ignored_fields(self.body), *(["include"] if others else []), *strict]
 
     def _settings(self) -> Options:
         body = self.body
