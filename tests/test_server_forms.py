@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from copy import copy
 from typing import Any
@@ -218,6 +219,35 @@ def test_strict_is_named_where_it_is_ignored(lm: LanguageModel) -> None:
     assert [headers.get("x-paceline-ignored") for headers in said] == ["tools.function.strict", None, None, None, None]
     assert response.headers["x-paceline-ignored"] == "tools.function.strict"
     assert "min_tokens exclude" in excluded.json()["error"]["message"]
+
+
+SHORT_IDS = """
+{%- for m in messages if m.role == "tool" and m.tool_call_id | length != 9 -%}{{ raise_exception("no") }}{%- endfor -%}
+{%- for m in messages %}{%- for call in m.tool_calls or () -%}
+{%- if not call.id is defined or call.id|length != 9 %}{{ raise_exception("ids have length 9!") }}{% endif -%}
+{%- endfor %}{% endfor %}"""
+"""A check as Mistral's templates have it."""
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
+def test_ids_of_calls_are_those_that_the_template_takes(path: str, lm: LanguageModel) -> None:
+    body: dict[str, Any] = {"seed": 1, "max_tokens": 100, "tool_choice": "required", "tools": TOOLS[1:]}
+    own = of_family(lm, FAMILIES["mistral"] + SHORT_IDS)
+    with serving(own) as served:
+        if path == CHAT:
+            first = ask(served, path, {**body, "messages": ASKED}).json()["choices"][0]["message"]
+            (call,) = first["tool_calls"]
+            result = {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
+            then = ask(served, path, {"messages": [*ASKED, first, result], "max_tokens": 2})
+            wrong = {**result, "tool_call_id": "call_1"}
+            assert ask(served, path, {"messages": [*ASKED, first, wrong]}).status_code == 400
+        else:
+            tools = [{"type": "function", **tool["function"]} for tool in TOOLS[1:]]
+            (call,) = ask(served, path, {**body, "tools": tools, "input": ASKED}).json()["output"]
+            result = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+            then = ask(served, path, {"input": [*ASKED, call, result], "max_output_tokens": 2})
+    assert re.fullmatch("[0-9a-f]{9}", call["id"] if path == CHAT else call["call_id"])
+    assert then.status_code == 200, then.text
 
 
 @pytest.mark.parametrize("form", ["json_schema", "json_object", "structured_outputs", "llama.cpp"])
