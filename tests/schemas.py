@@ -76,3 +76,12 @@ SCHEMAS: dict[str, Any] = {
         "maxItems": 2,
     },
 }
+
+OBJECTS = ("recursive", "all of")
+"""Schemas of objects that do not say so at once."""
+PARAMETERS: dict[str, Any] = {"no parameters": None} | {
+    name: schema if schema.get("type") == "object" or name in OBJECTS else made_of({"value": schema})
+    for name, schema in SCHEMAS.items()
+    if name != "boolean"  # which is in many others
+}
+"""Parameters of 30 functions: the schemas, those of other values than objects as the one member of an object."""

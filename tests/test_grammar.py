@@ -319,6 +319,25 @@ def test_a_marker_is_found_across_tokens_and_given_up_where_it_is_taken_back() -
         assert np.flatnonzero(matcher.mask(WIDTH)).tolist() == allowed, text
 
 
+def test_an_optional_marker_leaves_the_text_free_to_end_and_is_not_looked_for_before_another() -> None:
+    grammar = Grammar("regex", "x", after="bb}", optional=True, not_before="1:")
+    matcher, everything = matcher_of(grammar), list(range(WIDTH))
+    for text, allowed in (
+        ([], everything),
+        ([2, 1, 8], everything),
+        ([2, 1, 8, 9, 11], everything),
+        ([9, 11, 2, 1, 8], [12]),
+        ([2, 1, 8, 9, END], everything),
+        ([9, 11, 1, 1, 8], [12]),
+        ([9, 11, 1, 1, 8, 12], [END, OTHER_END]),
+        ([9, 11, 1, 1], everything),
+        ([9, 1, 1, 8], everything),
+    ):
+        matcher.go_to(np.array(text, np.int64))
+        assert np.flatnonzero(matcher.mask(WIDTH)).tolist() == allowed, text
+    assert Grammar.unpacked(json.loads(json.dumps(grammar.packed()))) == grammar
+
+
 @pytest.mark.parametrize("far", [False, True])
 def test_the_law_is_masked_before_temperature_and_after_the_rest(far: bool) -> None:
     bound = bound_to(TINY["a+b"][0], tiny(), frozenset([END]))

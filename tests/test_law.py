@@ -1,6 +1,7 @@
 """The law in float64 is the law in fractions, its steps are those of transformers, its inputs stay as is."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -400,6 +401,8 @@ def test_log_probabilities_are_the_models_own() -> None:
         ({"min_p": 1.0}, r"min_p is 1\.0: use"),
         ({"repetition_penalty": 0.0}, r"repetition_penalty is 0\.0: use"),
         ({"repetition_penalty": math.inf}, "repetition_penalty is inf: use"),
+        ({"repetition_penalty": 1e308}, r"repetition_penalty is 1e\+308: use a positive number from 1e-30 to 1e\+30"),
+        ({"repetition_penalty": 1e-308}, "repetition_penalty is 1e-308: use a positive"),
         ({"presence_penalty": math.nan}, "presence_penalty is nan: use"),
         ({"frequency_penalty": -math.inf}, "frequency_penalty is -inf: use"),
         ({"logit_bias": {-1: 1.0}}, "token -1"),
@@ -420,6 +423,17 @@ def test_the_borders_of_the_settings_are_inside() -> None:
     sampling = Sampling(temperature=1e-3, top_p=1.0, min_p=0.0, top_k=0, seed=2**64 - 1)
     assert sampling == Sampling(temperature=1e-3, seed=2**64 - 1)
     assert hash(sampling) == hash(Sampling(temperature=1e-3, seed=2**64 - 1))
+
+
+@pytest.mark.parametrize("penalty", [1e30, 1e-30])
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor])
+def test_the_largest_and_the_smallest_factors_leave_numbers(kind: Any, penalty: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        law = Law(Sampling(temperature=1.0, repetition_penalty=penalty), 0)
+        row = law.adjust(kind(np.array([3e4, -3e4, 0.0, 1.0], np.float32)), np.array([0, 1, 2]))
+    assert np.isfinite(row).all()
+    assert row[1] < 0 < row[0]
 
 
 def identity(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

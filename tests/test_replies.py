@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from itertools import product
 from typing import Any
 
@@ -190,6 +191,25 @@ def test_text_waits_only_while_it_may_begin_a_marker() -> None:
     again.push(Piece(HERMES, None, ""))
     assert len({call.id, *(one.id for one in again.calls)}) == 3
     assert reply.end() == []
+
+
+def test_ids_are_as_long_as_the_template_takes_and_the_same_again() -> None:
+    template = "{%- if tool_call.id is undefined or tool_call.id|length != 9 %}{{ raise_exception('ids') }}{% endif %}"
+    ids = []
+    for checks, forced in product(("", template), (None, "llama")):
+        tokenizer = wrapped(STREAMABLE["byte-level"]())
+        tokenizer.chat_template = f"[TOOL_CALLS]{checks}"
+        for _ in range(2):
+            reply = ChatReply(format_of(Vocabulary(tokenizer), forced), request_id="r", tools=TOOLS)
+            said = '{"name": "now", "arguments": {}}'
+            reply.push(Piece(said if forced else f"[TOOL_CALLS][{said}, {said}]", None, ""))
+            reply.end()
+            ids.append([call.id for call in reply.calls])
+    assert [len(each) for each in ids] == [2, 2, 1, 1, 2, 2, 1, 1]
+    assert ids[::2] == ids[1::2]
+    assert all(re.fullmatch("call_[0-9a-f]{24}", one) for each in ids[:4] for one in each)
+    assert all(re.fullmatch("[0-9a-f]{9}", one) for each in ids[4:] for one in each)
+    assert len({*ids[0], *ids[4]}) == 4
 
 
 def test_without_tools_calls_are_content() -> None:

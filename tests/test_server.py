@@ -22,6 +22,7 @@ from paceline.cli.serve import models_of, run
 from paceline.errors import InputError
 from paceline.integrations.server.app import make_app
 from paceline.integrations.server.models import Limits, Models, ServedModel
+from paceline.vocabulary import Vocabulary
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 PROMPTS = (
@@ -210,6 +211,29 @@ def test_two_hundred_texts_are_those_of_generate(kind: str | None) -> None:
 
 
 # --- the form of answers ---
+
+
+def test_what_samples_have_in_common_is_read_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = list[str]()
+    original = Vocabulary.encode
+
+    def encode(self: Vocabulary, text: str, **how: Any) -> Any:
+        encoded.append(text)
+        return original(self, text, **how)
+
+    monkeypatch.setattr(Vocabulary, "encode", encode)
+    told = {"type": "content", "content": f"{PROMPTS[0]}!"}
+    body = {"messages": [{"role": "user", "content": PROMPTS[1]}], "max_tokens": 9, "min_tokens": 6, "seed": 3}
+    body |= {"prediction": told, "logit_bias": {"0": 60}, "return_token_ids": True}
+    with serving(lm) as served:
+        before = len(encoded)
+        once = ask(served, CHAT, body).json()["choices"]
+        count = len(encoded) - before
+        several = ask(served, CHAT, {**body, "n": 3}).json()["choices"]
+    assert 0 < count == len(encoded) - before - count
+    assert several[0]["token_ids"] == once[0]["token_ids"]
+    assert len({tuple(choice["token_ids"]) for choice in several}) == 3
+    assert [len(choice["token_ids"]) for choice in several] == [7, 7, 7], "the end is likely, and comes at once"
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])

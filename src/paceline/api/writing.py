@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.api.drafters import Lease
 from paceline.api.pictures.tokens import in_brief
 from paceline.api.piece import Piece, Pieces
-from paceline.api.prompts import Prompt, predicted, read
+from paceline.api.prompts import Prompt, Reading, predicted, read
 from paceline.api.settings import Settings
 from paceline.context import Context, Ending, Finish
 from paceline.drafters.given import GRAMMAR, PREDICTION
@@ -132,7 +132,7 @@ class Writing:
     def __init__(
         self,
         lm: LanguageModel,
-        prompt: Prompt,
+        prompt: Prompt | Reading,
         number: int,
         settings: Settings,
         sampling: Sampling,
@@ -143,7 +143,9 @@ class Writing:
         note_use()
         self._lm = lm
         self._transcripts = transcripts or lm.transcripts
-        self._read = read(prompt, lm.target, self._transcripts, settings.chat_template_kwargs)
+        if not isinstance(prompt, Reading):
+            prompt = read(prompt, lm.target, self._transcripts, settings.chat_template_kwargs)
+        self._read = prompt
         self._prompt = self._read.tokens
         self._stops = (*self._read.stops, *settings.stops)
         ends = settings.ends(lm.target)
@@ -183,6 +185,11 @@ class Writing:
     def __repr__(self) -> str:
         state = self.context.finish or ("being written" if self._lent else "not begun")
         return f"<writing of {len(self.context.emitted)} tokens, {state}>"
+
+    def another(self, number: int) -> Writing:
+        """Another sample, whose prompt and prediction are not read again."""
+        settings = replace(self._settings, prediction=self.context.prediction or None)
+        return Writing(self._lm, self._read, number, settings, self._sampling, transcripts=self._transcripts)
 
     @property
     def rendered(self) -> str:

@@ -32,7 +32,7 @@ class Grammar:
     """What a text must be. Make one with `json_schema`, `json_object`, `regex`, `choice`, `lark` or `gbnf`.
 
     The text is free up to and including the marker ``after``, such as ``</think>``, if there is one; the grammar
-    applies from the next token on. The text cannot end before.
+    applies from the next token on. The text cannot end before, unless the marker is ``optional``.
     """
 
     kind: str
@@ -41,10 +41,14 @@ class Grammar:
     layout: str = ""
     """Of JSON: a key of `LAYOUTS`."""
     after: str | None = None
+    optional: bool = False
+    """Whether the text may end without its marker."""
+    not_before: str | None = None
+    """Another marker: up to it ``after`` is not looked for, such as the end of reasoning."""
 
     def __post_init__(self) -> None:
         try:
-            size = len(self.text.encode()) + len((self.after or "").encode())
+            size = sum(len((part or "").encode()) for part in (self.text, self.after, self.not_before))
         except UnicodeEncodeError:
             raise InputError("the grammar holds half a character (a surrogate alone); write whole characters") from None
         if size > LARGEST:

@@ -34,7 +34,7 @@ class BoundGrammar(Grammar):
     def open(self) -> TextMatcher:
         """At the beginning of a text. The matcher is this text's, a copy: the thread that writes all texts opens it and
         must not wait for a compilation."""
-        return TextMatcher(self.compiled.matcher(), self.vocabulary, self.ends, self.after)
+        return TextMatcher(self.compiled.matcher(), self)
 
 
 def bound_to(grammar: Grammar, vocabulary: Vocabulary, ends: frozenset[int]) -> BoundGrammar:
@@ -48,16 +48,17 @@ def bound_to(grammar: Grammar, vocabulary: Vocabulary, ends: frozenset[int]) -> 
 class TextMatcher:
     """A matcher that follows one text."""
 
-    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, ends: frozenset[int], after: str | None) -> None:
-        self._matcher, self._vocabulary, self._ends = matcher, vocabulary, ends
-        self._marker = (after or "").encode()
+    def __init__(self, matcher: Matcher, grammar: BoundGrammar) -> None:
+        self._matcher, self._vocabulary, self._ends = matcher, grammar.vocabulary, grammar.ends
+        self._markers = tuple(one.encode() for one in (grammar.not_before, grammar.after) if one)
+        self._optional = grammar.optional
         self._tokens: Ints = np.empty(0, np.int64)
-        self._start = None if self._marker else 0
-        """The emitted tokens before the grammar applies; None while the marker has not come."""
+        self._start = None if self._markers else 0
+        """The emitted tokens before the grammar applies; None while a marker has not come."""
         self._matched = 0
         """The tokens that the matcher has consumed."""
-        self._tail = b""
-        """The last bytes of a text without its marker, one fewer than the marker has."""
+        self._sought, self._tail = self._markers, b""
+        """The markers that have not come, and the bytes that may begin the first of them."""
         self._forced = (0, b"")
         """Bytes that were forced behind a number of matched tokens."""
 
@@ -102,7 +103,7 @@ class TextMatcher:
     def mask(self, width: int) -> Bools:
         """Whether each token may come next, for a row of logits."""
         allowed = np.zeros(width, np.bool_) if self._start is not None else np.ones(width, np.bool_)
-        ending = self.broken
+        ending = self._optional if self.free else self.broken
         if self._start is not None and not ending:
             tokens = self._matcher.allowed()[:width]
             allowed[: len(tokens)] = tokens
@@ -114,10 +115,10 @@ class TextMatcher:
 
     def _back(self, length: int) -> None:
         """Keep so many tokens."""
-        if self._start is None or (self._marker and length < self._start):
+        if self._start is None or (self._markers and length < self._start):
             kept, self._start = 0, None
-            spelled = b"".join(map(self._vocabulary.token_bytes, self._tokens[:length].tolist()))
-            self._tail = self._tail_of(spelled)
+            self._sought, self._tail = self._markers, b""
+            self._seek(b"".join(map(self._vocabulary.token_bytes, self._tokens[:length].tolist())))
         else:
             kept = min(self._matched, length - self._start)
         if kept < self._matched:
@@ -131,15 +132,21 @@ class TextMatcher:
         for number, token in enumerate(tokens):
             if self._start is not None:
                 break
-            spelled = self._tail + self._vocabulary.token_bytes(token)
-            if self._marker in spelled:
+            if self._seek(self._vocabulary.token_bytes(token)):
                 self._start = length + number + 1
-            self._tail = self._tail_of(spelled)
         if self._start is None or self._start + self._matched < length:
             return
         rest = tokens[max(0, self._start - length) :]
         within = takewhile(lambda token: token < self._vocabulary.size and token not in self._ends, rest)
         self._matched += self._matcher.consume(list(within))
 
-    def _tail_of(self, spelled: bytes) -> bytes:
-        return spelled[max(0, len(spelled) - len(self._marker) + 1) :]
+    def _seek(self, spelled: bytes) -> bool:
+        """Look for the markers in the next bytes; whether all have come."""
+        self._tail += spelled
+        while self._sought:
+            _, found, behind = self._tail.partition(self._sought[0])
+            if not found:
+                self._tail = self._tail[max(0, len(self._tail) - len(self._sought[0]) + 1) :]
+                return False
+            self._sought, self._tail = self._sought[1:], behind
+        return True

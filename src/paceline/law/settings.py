@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Processor: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 """``(token ids [1, length], scores [1, vocabulary]) -> scores``, as transformers calls its own."""
 EVERYWHERE = ("transformers", "llama.cpp", "openvino", "mlx-lm", "vllm")
+MOST_FACTOR = 1e30
+"""The largest factor of a logit. The product with a logit of up to 1e8 is still a finite float32."""
 SamplingT = TypeVar("SamplingT", bound="Sampling")
 
 
@@ -164,7 +166,10 @@ class Sampling:
     repetition_penalty: float = setting(
         1.0,
         kind=float,
-        check=number(lambda value: value > 0 and isfinite(value), "use a positive finite number, or 1 for none"),
+        check=number(
+            lambda value: 1 / MOST_FACTOR <= value <= MOST_FACTOR,
+            f"use a positive number from {1 / MOST_FACTOR:g} to {MOST_FACTOR:g}, or 1 for none",
+        ),
         help="divide positive logits of tokens that occurred by this, multiply negative ones",
         acts=Acts.ON_LOGITS,
         host="adjust.Repetition",

@@ -51,7 +51,7 @@ class Answer:
 
     async def begin(self, prompts: Sequence[Prompt], samples: int, settings: Callable[[], Options]) -> None:
         """Read the prompts and prepare their texts; what is wrong with them is raised here. ``settings`` are made for
-        each text, since some hold what belongs to one text."""
+        each prompt, since some hold what belongs to one prompt."""
         count = len(prompts) * samples
         if samples > self.limits.samples:
             raise ApiError(f"n is at most {self.limits.samples} here, not {samples}", param="n")
@@ -62,15 +62,15 @@ class Answer:
         lm = self.served.lm
         transcripts = Transcripts(self.served.vocabulary, remembers=False)  # the same text, whatever was written before
 
-        def write(prompt: Prompt, number: int) -> Writing:
-            return Writing(lm, prompt, number, *lm.settings_for(prompt, settings()), transcripts=transcripts)
+        def write(prompt: Prompt) -> Writing:
+            return Writing(lm, prompt, 0, *lm.settings_for(prompt, settings()), transcripts=transcripts)
 
         def write_all() -> None:
             for prompt in prompts:
                 for number in range(samples):
                     if self._closed:
                         return  # the client left meanwhile
-                    self.writings.append(write(prompt, number))
+                    self.writings.append(self.writings[-1].another(number) if number else write(prompt))
 
         try:
             await asyncio.to_thread(write_all)

@@ -8,14 +8,7 @@ from typing import Any, ClassVar
 from paceline.api.piece import Piece
 from paceline.api.settings import Options
 from paceline.integrations.server.choices import ChoicesJob, Json
-from paceline.integrations.server.forms import (
-    choice_of,
-    form_settings,
-    messages_for,
-    reply_format,
-    tools_for,
-    variables_for,
-)
+from paceline.integrations.server.forms import AskedReply, choice_of, messages_for, tools_for
 from paceline.integrations.server.refusals import refuse_contradictions
 from paceline.integrations.server.replies import ChatReply, Delta
 from paceline.integrations.server.requests import ChatRequest
@@ -34,12 +27,17 @@ class ChatJob(ChoicesJob[ChatRequest]):
         body = self.body
         refuse_contradictions(body)
         self.asks_logprobs = bool(body.logprobs)
-        self.tools, self.choice = tools_for(body), choice_of(body)
-        self.messages = messages_for(body.messages)
-        await self.answer.begin([self.messages], body.n or 1, self._settings)
-        read_as = reply_format(self.served, self.choice)
+        self.asked = asked = AskedReply(
+            served=self.served,
+            messages=messages_for(body.messages),
+            tools=tools_for(body),
+            choice=choice_of(body),
+            form=body.response_format,
+            effort=body.reasoning_effort,
+        )
+        await self.answer.begin([asked.messages], body.n or 1, self._settings)
         self.replies = [
-            ChatReply(read_as, request_id=f"{self.id}-{number}", tools=self.tools, begun=writing.rendered)
+            ChatReply(asked.reply_format, request_id=f"{self.id}-{number}", tools=asked.tools, begun=writing.rendered)
             for number, writing in enumerate(self.answer.writings)
         ]
 
@@ -50,17 +48,10 @@ class ChatJob(ChoicesJob[ChatRequest]):
         given = settings_of(body, self.served, self.limits, most=most, seed=self.seed, most_is=most_is)
         if body.logprobs:
             given["logprobs"] = body.top_logprobs or 0
-        if variables := variables_for(body.chat_template_kwargs, body.reasoning_effort, self.tools):
-            given["chat_template_kwargs"] = variables
-        return form_settings(
-            self.served,
-            given,
-            tools=self.tools,
-            choice=self.choice,
-            form=body.response_format,
-            structured=body.structured_outputs,
-            begun=self.served.begun(self.messages, variables),
-        )
+        return self.asked.settings(body, given)
+
+    def ignored(self) -> list[str]:
+        return [*super().ignored(), *self.asked.ignored()]
 
     @property
     def reasoning_tokens(self) -> int:  # type: ignore[override]

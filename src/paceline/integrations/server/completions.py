@@ -10,7 +10,7 @@ from paceline.api.piece import Piece
 from paceline.api.settings import Options
 from paceline.integrations.server.choices import ChoicesJob, Json
 from paceline.integrations.server.errors import ApiError
-from paceline.integrations.server.forms import form_settings
+from paceline.integrations.server.forms import grammar_of, with_grammar
 from paceline.integrations.server.prompts import prompts_of
 from paceline.integrations.server.replies import finish_reason
 from paceline.integrations.server.requests import CompletionRequest
@@ -48,7 +48,7 @@ class CompletionJob(ChoicesJob[CompletionRequest]):
         given = settings_of(body, self.served, self.limits, most=most, seed=self.seed)
         if body.logprobs is not None:
             given["logprobs"] = body.logprobs
-        return form_settings(self.served, given, form=body.response_format, structured=body.structured_outputs)
+        return with_grammar(given, grammar_of(body.response_format, body.structured_outputs))
 
     def _echo(self, number: int) -> str:
         if not self.body.echo:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_core import from_json
 
 from paceline.api.settings import Options
 from paceline.grammar import Grammar
-from paceline.grammar.base import LAYOUTS
+from paceline.grammar.base import LARK, LAYOUTS
 from paceline.integrations.server.errors import ApiError
 from paceline.integrations.server.models import ServedModel
 from paceline.integrations.server.replies import ReplyFormat
-from paceline.integrations.server.requests import ChatRequest, Format, Json, Structured, ToolChoice
+from paceline.integrations.server.requests import (
+    ChatRequest,
+    Format,
+    Json,
+    Structured,
+    ToolChoice,
+    Writes,
+)
 
 NAMED = "function:"
 """Before the name of the function that must be called."""
@@ -78,30 +85,80 @@ def choice_of(body: ChatRequest) -> str | None:
     return f"{NAMED}{choice.function.name}" if isinstance(choice, ToolChoice) else choice
 
 
-def form_settings(
-    served: ServedModel,
-    given: Options,
-    *,
-    tools: Sequence[Json] = (),
-    choice: str | None = None,
-    form: Format | None = None,
-    structured: Structured | None = None,
-    begun: str = "",
-) -> Options:
-    """The settings with the form that the reply must have. ``begun`` is the end of the prompt, which may have opened
-    the reasoning: that stays free, and the form is that of what follows."""
-    if not served.vocabulary.has_template:
-        if tools:
-            said = f"{served.name} has no chat template, so it cannot call tools; leave tools out"
+@dataclass(frozen=True, kw_only=True)
+class AskedReply:
+    """What the reply to a conversation must be."""
+
+    served: ServedModel
+    messages: Sequence[Json]
+    tools: Sequence[Json]
+    choice: str | None
+    """Whether a function must be called; see `choice_of`."""
+    form: Format | None
+    effort: str | None
+    """Of the reasoning."""
+
+    def settings(self, body: Writes, given: Options) -> Options:
+        """The settings with the template's variables and with the reply's form."""
+        has_template = self.served.vocabulary.has_template
+        variables = variables_for(body.chat_template_kwargs, self.effort, self.tools)
+        if self.tools and not has_template:
+            said = f"{self.served.name} has no chat template, so it cannot call tools; leave tools out"
             raise ApiError(said, param="tools", code="unsupported")
-        given.pop("chat_template_kwargs", None)
-    if (grammar := grammar_of(tools, choice, form, structured, reply_format(served, choice))) is not None:
-        if given.get("ignore_eos"):
-            raise ApiError("a form and ignore_eos exclude each other; leave one out", param="ignore_eos")
-        if given.get("processors"):
-            raise ApiError("a form and min_tokens exclude each other; leave one out", param="min_tokens")
-        marker = reasoning_end(served, begun)
-        given["grammar"] = grammar if marker is None else replace(grammar, after=marker)
+        if variables and has_template:
+            given["chat_template_kwargs"] = variables
+        marker = self._reasoning_end(self.served.begun(self.messages, variables))
+        return with_grammar(given, self._grammar(body.structured_outputs, marker))
+
+    def _grammar(self, structured: Structured | None, marker: str | None) -> Grammar | None:
+        """The reply's grammar. Reasoning that the prompt has opened is free up to its marker."""
+        if forces_call(self.choice):
+            return replace(_call_grammar(self.tools, self.choice or "", tagged=self._is_tagged), after=marker)
+        if (grammar := grammar_of(self.form, structured)) is not None:
+            return replace(grammar, after=marker)
+        if self._has_strict and self._is_tagged:
+            rules = _rules_behind_marker(self.served, [tool["function"] for tool in self.tools])
+            return Grammar(LARK, rules, after=TAGS[0], optional=True, not_before=marker)
+        return None
+
+    def ignored(self) -> list[str]:
+        """The name of `strict` for the header of ignored fields, where the model writes calls in a form of its own."""
+        obeyed = forces_call(self.choice) or self._is_tagged
+        return ["tools.function.strict"] if self._has_strict and not obeyed else []
+
+    def _reasoning_end(self, begun: str) -> str | None:
+        """The marker that ends the reasoning which a prompt has opened; None where it has opened none."""
+        markers = self.served.reply_format.reasoning
+        return markers[1] if markers and begun.rstrip().endswith(markers[0].rstrip()) else None
+
+    @property
+    def reply_format(self) -> ReplyFormat:
+        """How the reply is read. A call that is forced is written as JSON, with the markers of the model's family where
+        these are text."""
+        own = self.served.reply_format
+        if not forces_call(self.choice) or (own.name == TAGGED and TAGS[0] not in self.served.special_names):
+            return own
+        return self.served.json_call_format
+
+    @property
+    def _is_tagged(self) -> bool:
+        return self.reply_format.name == TAGGED
+
+    @property
+    def _has_strict(self) -> bool:
+        """Whether the arguments of a call must be valid, should the model make it."""
+        return any(tool["function"].get("strict") for tool in self.tools)
+
+
+def with_grammar(given: Options, grammar: Grammar | None) -> Options:
+    """The settings with a grammar, unless others exclude it."""
+    if grammar is None:
+        return given
+    if given.get("ignore_eos"):
+        raise ApiError("a form and ignore_eos exclude each other; leave one out", param="ignore_eos")
+    if given.get("processors"):
+        raise ApiError("a form and min_tokens exclude each other; leave one out", param="min_tokens")
+    given["grammar"] = grammar
     return given
 
 
@@ -110,31 +167,8 @@ def forces_call(choice: str | None) -> bool:
     return choice == "required" or (choice or "").startswith(NAMED)
 
 
-def reply_format(served: ServedModel, choice: str | None) -> ReplyFormat:
-    """How the reply is read. A call that is forced is written as JSON, with the markers of the model's family where
-    these are text."""
-    own = served.reply_format
-    if not forces_call(choice) or (own.name == TAGGED and TAGS[0] not in served.special_names):
-        return own
-    return served.json_call_format
-
-
-def reasoning_end(served: ServedModel, begun: str) -> str | None:
-    """The marker that ends the reasoning which a prompt has opened; None where it has opened none."""
-    markers = served.reply_format.reasoning
-    return markers[1] if markers and begun.rstrip().endswith(markers[0].rstrip()) else None
-
-
-def grammar_of(
-    tools: Sequence[Json],
-    choice: str | None,
-    form: Format | None,
-    structured: Structured | None,
-    format: ReplyFormat,
-) -> Grammar | None:
-    """The grammar of a reply; None where its form is free."""
-    if forces_call(choice):
-        return _call_grammar(tools, choice or "", tagged=format.name == TAGGED)
+def grammar_of(form: Format | None, structured: Structured | None) -> Grammar | None:
+    """The grammar of a text; None where its form is free."""
     free = form is None or form.type == "text"
     if structured is not None:
         if not free:
@@ -182,21 +216,36 @@ def _call_grammar(tools: Sequence[Json], choice: str, *, tagged: bool) -> Gramma
         missing = "tool_choice asks for a call, and there are no tools"
         said = missing if name is None else f"tool_choice names {name!r}, which is none of the tools"
         raise ApiError(said, param="tool_choice")
-    call: Json = {"anyOf": [_call_schema(function) for function in functions]}
-    if not tagged:
-        return Grammar.json_schema(call)
     opening, close = json.dumps(TAGS[0] + "\n"), json.dumps("\n" + TAGS[1])
-    call["x-guidance"] = dict(LAYOUTS["line"])  # or it may write blanks without end
-    rules = f"start: {opening} call {close}\ncall: %json {json.dumps(call, ensure_ascii=False)}\n"
-    return Grammar.lark(rules)
+    return Grammar.lark(_rules(f"{opening} call {close}" if tagged else "call", functions))
 
 
-def _call_schema(function: Json) -> Json:
-    """The JSON of one call."""
-    arguments = function.get("parameters") or {"type": "object"}
-    return {
-        "type": "object",
-        "properties": {"name": {"const": function["name"]}, "arguments": arguments},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
+def _rules(start: str, functions: Sequence[Json]) -> str:
+    """Rules for a text with calls. Each schema is a rule of its own, since its references begin at its own root."""
+    found = [f"start: {start}", f"call: {' | '.join(f'call_{number}' for number in range(len(functions)))}"]
+    for number, function in enumerate(functions):
+        named = json.dumps(function["name"], ensure_ascii=False)
+        head = json.dumps(f'{{"name": {named}, "arguments": ', ensure_ascii=False)
+        schema = json.dumps(_arguments_schema(function), ensure_ascii=False)
+        found += [f'call_{number}: {head} arguments_{number} "}}"', f"arguments_{number}: %json {schema}"]
+    return "\n".join(found)
+
+
+def _rules_behind_marker(served: ServedModel, functions: Sequence[Json]) -> str:
+    """Rules for what follows the marker of a call: the call, and more of them. No grammar can name a special token, and
+    the end of a text may stand for the closing marker."""
+    close = "" if TAGS[1] in served.special_names else json.dumps(f"\n{TAGS[1]}")
+    more = json.dumps(f"\n{TAGS[0]}\n")
+    again = "" if not close or TAGS[0] in served.special_names else f"({more} call {close})*"
+    loose = [one if one.get("strict") else {"name": one["name"], "parameters": {}} for one in functions]
+    return _rules(f'"\\n"? call {close} {again}', loose)
+
+
+def _arguments_schema(function: Json) -> Json:
+    """The schema of a call's arguments, on one line: otherwise a model may write blanks without end."""
+    schema = function.get("parameters")
+    if schema is None:
+        schema = {"type": "object", "properties": {}, "additionalProperties": False}  # a function of no parameters
+    if not isinstance(schema, dict):
+        raise ApiError(f"parameters of {function['name']!r} is a JSON schema, an object", param="tools")
+    return {"type": "object", **schema, "x-guidance": dict(LAYOUTS["line"])}

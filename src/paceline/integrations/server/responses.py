@@ -10,7 +10,7 @@ from typing import Any
 from paceline.api.piece import Piece
 from paceline.api.settings import Options
 from paceline.integrations.server.errors import ApiError
-from paceline.integrations.server.forms import NAMED, form_settings, messages_for, reply_format, variables_for
+from paceline.integrations.server.forms import NAMED, AskedReply, messages_for
 from paceline.integrations.server.items import Event, Items
 from paceline.integrations.server.job import TextJob
 from paceline.integrations.server.replies import ChatReply
@@ -36,19 +36,25 @@ class ResponseJob(TextJob[ResponseRequest]):
         self.store: Store = self.request.app.state.store
         before = self.store.get(body.previous_response_id).messages if body.previous_response_id else []
         self.messages = [*before, *_messages(body.input)]
-        self.tools = _tools(body)
         system = [{"role": "system", "content": body.instructions}] if body.instructions else []
-        self.choice, self.asked = _choice(body), messages_for([*system, *self.messages])
-        await self.answer.begin([self.asked], 1, self._settings)
-        read_as, begun = reply_format(self.served, self.choice), self.answer.writings[0].rendered
-        self.reply = ChatReply(read_as, request_id=self.id, tools=self.tools, begun=begun)
+        self.asked = asked = AskedReply(
+            served=self.served,
+            messages=messages_for([*system, *self.messages]),
+            tools=_tools(body),
+            choice=_choice(body),
+            form=None if body.text is None else body.text.format,
+            effort=None if body.reasoning is None else body.reasoning.effort,
+        )
+        await self.answer.begin([asked.messages], 1, self._settings)
+        begun = self.answer.writings[0].rendered
+        self.reply = ChatReply(asked.reply_format, request_id=self.id, tools=asked.tools, begun=begun)
         self.items = Items(self.id)
         self.sequence = 0
         """The number of the next event."""
 
     def ignored(self) -> list[str]:
         others = {*(self.body.include or ())} - {LOGPROBS}
-        return [*ignored_fields(self.body), *(["include"] if others else [])]
+        return [*ignored_fields(self.body), *(["include"] if others else []), *self.asked.ignored()]
 
     def _settings(self) -> Options:
         body = self.body
@@ -58,18 +64,7 @@ class ResponseJob(TextJob[ResponseRequest]):
         self.most = given.get("max_new_tokens")
         if body.top_logprobs is not None or LOGPROBS in (body.include or ()):
             given["logprobs"] = body.top_logprobs or 0
-        effort = None if body.reasoning is None else body.reasoning.effort
-        if variables := variables_for(body.chat_template_kwargs, effort, self.tools):
-            given["chat_template_kwargs"] = variables
-        return form_settings(
-            self.served,
-            given,
-            tools=self.tools,
-            choice=self.choice,
-            form=None if body.text is None else body.text.format,
-            structured=body.structured_outputs,
-            begun=self.served.begun(self.asked, variables),
-        )
+        return self.asked.settings(body, given)
 
     @property
     def reasoning_tokens(self) -> int:  # type: ignore[override]
@@ -111,8 +106,8 @@ class ResponseJob(TextJob[ResponseRequest]):
     def _response(self, status: str) -> dict[str, Any]:
         """The response as far as it is known."""
         body, sampling = self.body, self.answer.writings[0].context.sampling
-        asked = None if body.text is None else body.text.format
-        form = {"type": "text"} if asked is None else asked.model_dump(exclude_none=True, by_alias=True)
+        asked = self.asked
+        form = {"type": "text"} if asked.form is None else asked.form.model_dump(exclude_none=True, by_alias=True)
         return {
             "id": self.id,
             "object": "response",
@@ -126,12 +121,12 @@ class ResponseJob(TextJob[ResponseRequest]):
             "output": self.items.output,
             "parallel_tool_calls": True,
             "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
+            "reasoning": {"effort": asked.effort, "summary": None},
             "store": body.store is not False,
             **{name: getattr(sampling, name) for name in SIMPLE},
             "seed": self.seed,
             "text": {"format": form},
-            "tool_choice": (body.tool_choice or "auto") if self.tools else "none",
+            "tool_choice": (body.tool_choice or "auto") if asked.tools else "none",
             "tools": body.tools or [],
             "truncation": "disabled",
             "metadata": body.metadata or {},

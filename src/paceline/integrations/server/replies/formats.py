@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +22,8 @@ THINK, MISTRAL_THINK, GEMMA_THINK = (
     ("[THINK]", "[/THINK]"),
     ("<|channel>thought\n", "<channel|>"),
 )
+SHORT_IDS = re.compile(r"\bid\s*\|\s*length\s*[!=]=\s*9\b")
+"""Of a chat template that refuses ids of calls with another length, as Mistral's do."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class ReplyFormat:
     """Whether replies have channels."""
     signs: tuple[str, ...] = ()
     """Texts of which a chat template or a vocabulary of this format has one."""
+    has_short_ids: bool = False
+    """Whether ids of calls have nine characters, because the chat template takes no others."""
     template: Mapping[str, Any] | None = field(default=None, compare=False)
     """A response template of transformers, which then says all."""
     vocabulary: Vocabulary | None = field(default=None, compare=False, repr=False)
@@ -87,11 +92,15 @@ OTHER_NAMES = {"hermes": "tagged", "qwen": "tagged", "qwen3_coder": "tagged", "g
 def format_of(vocabulary: Vocabulary, forced: str | None = None) -> ReplyFormat:
     """The format in which a tokenizer's models write, or the one with this name. A response template of the tokenizer's
     own comes first, then its chat template, then its special tokens."""
+    of_tokenizer: dict[str, Any] = {
+        "vocabulary": vocabulary,
+        "has_short_ids": SHORT_IDS.search(chat_template(vocabulary)) is not None,
+    }
     if forced is not None:
-        return replace(_named(forced), vocabulary=vocabulary)
+        return replace(_named(forced), **of_tokenizer)
     template = getattr(vocabulary.tokenizer, "response_template", None)
     if template and has_parser(template):
-        return ReplyFormat("template", template=template, vocabulary=vocabulary)
+        return ReplyFormat("template", template=template, **of_tokenizer)
     added = vocabulary.backend.get_added_tokens_decoder().values()
     places = (chat_template(vocabulary), "\n".join(token.content for token in added))
     found = next((one for place in places for one in FORMATS.values() if _is_seen(one.signs, place)), FORMATS["plain"])
@@ -99,7 +108,7 @@ def format_of(vocabulary: Vocabulary, forced: str | None = None) -> ReplyFormat:
         found = replace(found, reasoning=None)
     if found.reasoning is None and any(THINK[0] in place for place in places):
         found = replace(found, reasoning=THINK)
-    return replace(found, vocabulary=vocabulary)
+    return replace(found, **of_tokenizer)
 
 
 def _named(name: str) -> ReplyFormat:

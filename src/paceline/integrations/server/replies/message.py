@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 DeltaKind = Literal["content", "reasoning", "call", "arguments"]
-ID_LENGTH = 24
-"""Characters of a call's id."""
+ID_PREFIX, ID_LENGTH = "call_", 24
+"""The id of a call: OpenAI's prefix, and characters behind it."""
+SHORT_ID = 9
+"""Characters of an id, without a prefix, where a chat template takes no other."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,12 @@ class MessageBuilder:
     whitespace inside content stays. Without reasoning and calls, content is the text itself.
     """
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, *, has_short_ids: bool = False) -> None:
         self.content = self.reasoning = ""
         self.calls: list[ToolCall] = []
         self.strips = False
         """Whether content is stripped at both ends, because something else stands beside it."""
-        self._request_id = request_id
+        self._request_id, self._has_short_ids = request_id, has_short_ids
         self._spaces = {"content": "", "reasoning": ""}
         """Whitespace that is dropped if nothing follows it."""
         self._events: list[Delta] = []
@@ -78,7 +80,8 @@ class MessageBuilder:
         self.strips = True
         index = len(self.calls)
         digest = hashlib.sha256(f"{self._request_id}:{index}".encode()).hexdigest()
-        call = ToolCall(f"call_{digest[:ID_LENGTH]}", request.name, request.arguments)
+        id = digest[:SHORT_ID] if self._has_short_ids else f"{ID_PREFIX}{digest[:ID_LENGTH]}"
+        call = ToolCall(id, request.name, request.arguments)
         self.calls.append(call)
         self._events += [
             Delta("call", index=index, name=call.name, id=call.id),

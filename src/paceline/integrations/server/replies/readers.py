@@ -6,7 +6,8 @@ A reader gets the text as it grows, with the names of markers in it, and writes 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
 from typing import Protocol
 
 from paceline.integrations.server.replies.cursor import NAME_LENGTH, Cursor, Malformed, pass_on
@@ -37,7 +38,29 @@ class ReplyReader(Protocol):
         ...
 
 
-class MarkedReader:
+class SteppingReader(ABC):
+    """Reads in steps, each as far as the text goes."""
+
+    def __init__(self, message: MessageBuilder) -> None:
+        self._message, self._cursor, self.is_reasoning = message, Cursor(), False
+        self._steps = self._read()
+
+    def feed(self, text: str) -> None:
+        """Read more text."""
+        if text:
+            self._cursor.text += text
+            next(self._steps, None)
+
+    def end(self) -> None:
+        """Read what waits: no text follows."""
+        self._cursor.ended = True
+        next(self._steps, None)
+
+    @abstractmethod
+    def _read(self) -> Steps: ...
+
+
+class MarkedReader(SteppingReader):
     """Reads reasoning at the beginning of a reply, between two markers, and calls in the content after it.
 
     Inside reasoning only the end of reasoning is a marker, and inside content only the beginning of a call.
@@ -51,21 +74,9 @@ class MarkedReader:
         tools: Tools,
         begun: str,
     ) -> None:
-        self._message, self._reasoning, self._syntax, self._tools = message, reasoning, syntax, tools
+        super().__init__(message)
+        self._reasoning, self._syntax, self._tools = reasoning, syntax, tools
         self.is_reasoning = reasoning is not None and begun.rstrip().endswith(reasoning[0].rstrip())
-        self._cursor = Cursor()
-        self._steps = self._read()
-
-    def feed(self, text: str) -> None:
-        """Read more text."""
-        if text:
-            self._cursor.text += text
-            next(self._steps, None)
-
-    def end(self) -> None:
-        """Read what waits: no text follows."""
-        self._cursor.ended = True
-        next(self._steps, None)
 
     def _read(self) -> Steps:
         if self._reasoning:
@@ -118,34 +129,21 @@ class MarkedReader:
         yield from self._read_content(None)
 
 
-class HarmonyReader:
+class HarmonyReader(SteppingReader):
     """Reads the channels of gpt-oss: analysis is reasoning, a message to a function is a call, the others are content.
 
     The messages of a kind are joined by line breaks.
     """
 
     def __init__(self, message: MessageBuilder, *, parses_calls: bool, begun: str) -> None:
-        self._message, self._parses_calls = message, parses_calls
-        self.is_reasoning = False
-        self._cursor = Cursor()
-        self._steps = self._read()
+        super().__init__(message)
+        self._parses_calls = parses_calls
         header = begun[begun.rindex(START) :] if START in begun else ""
         if MESSAGE in header:
             self._cursor.text = header[: header.index(MESSAGE)] + MESSAGE
         elif CHANNEL in header:
             self._cursor.text = header
         next(self._steps)
-
-    def feed(self, text: str) -> None:
-        """Read more text."""
-        if text:
-            self._cursor.text += text
-            next(self._steps, None)
-
-    def end(self) -> None:
-        """Read what waits: no text follows."""
-        self._cursor.ended = True
-        next(self._steps, None)
 
     def _read(self) -> Steps:
         """Text that is in no channel is content; a reply may begin with the rest of a header."""
@@ -177,7 +175,6 @@ class HarmonyReader:
     def _read_message(self, header: str) -> Steps:
         channel = re.search(r"<\|channel\|>\s*(\w*)", header)
         function = re.search(r"\bto=functions\.([\w.\-]+)", header)
-        closes = (END, RETURN, CALL, START)
         if function and self._parses_calls and function[1]:
             yield from self._read_call(header, function[1])
         elif channel and channel[1] == "analysis":
@@ -187,16 +184,13 @@ class HarmonyReader:
                 self._message.add_content(f"{header}{MESSAGE}")
             elif self._message.content:
                 self._message.add_content("\n")
-            found = yield from pass_on(self._cursor, closes, self._message.add_content)
-            self._cursor.text = found + self._cursor.text
+            yield from self._read_body(self._message.add_content)
 
     def _read_analysis(self) -> Steps:
         self.is_reasoning = True
         if self._message.reasoning:
             self._message.add_reasoning("\n")
-        found = yield from pass_on(self._cursor, (END, RETURN, CALL, START), self._message.add_reasoning)
-        self._cursor.text = found + self._cursor.text
-        self.is_reasoning = not found
+        self.is_reasoning = not (yield from self._read_body(self._message.add_reasoning))
 
     def _read_call(self, header: str, name: str) -> Steps:
         try:
@@ -208,7 +202,12 @@ class HarmonyReader:
         except Malformed:
             self._cursor.at = 0
             self._message.add_content(f"{header}{MESSAGE}")
-            found = yield from pass_on(self._cursor, (END, RETURN, CALL, START), self._message.add_content)
-            self._cursor.text = found + self._cursor.text
+            yield from self._read_body(self._message.add_content)
         else:
             self._message.add_call(call)
+
+    def _read_body(self, say: Callable[[str], None]) -> Generator[None, None, str]:
+        """Say the text up to the marker that ends a message, and return that one, which is read next."""
+        found = yield from pass_on(self._cursor, (END, RETURN, CALL, START), say)
+        self._cursor.text = found + self._cursor.text
+        return found

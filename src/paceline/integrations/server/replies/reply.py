@@ -37,7 +37,7 @@ class ChatReply:
         begun: str = "",
     ) -> None:
         """`begun` is the prompt's end, which may have opened the reasoning. Without tools there are no calls."""
-        self._message = MessageBuilder(request_id)
+        self._message = MessageBuilder(request_id, has_short_ids=format.has_short_ids)
         self._reader = format.reader(self._message, tools, parses_calls=parses_calls, begun=begun)
         self._names = format.names()
         self._finish: str | None = None
