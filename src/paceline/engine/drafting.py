@@ -31,7 +31,7 @@ class Drafted:
     """Whether the drafter is shown the round."""
 
 
-NO_BUDGET = Budget(0, 0, NO_ROOM)
+NO_BUDGET = Budget(0, 0, NO_ROOM, shown=False)
 NO_CUT = Cut(EMPTY)
 NO_DRAFT = Drafted(EMPTY, NO_CUT)
 PLAIN = Drafted(EMPTY, NO_CUT, "the method is plain", shown=False)

@@ -21,7 +21,8 @@ BEARABLE = 0.3
 RUN = 0.97
 """The weight that earlier rounds keep with each new one, in the running rate."""
 JOINING = 16
-"""Texts that may join a rest: one that was abandoned in it, and is still held, must not delay others for ever."""
+"""Texts that may join a rest that does not go on: one that was abandoned in it, and is still held, must not delay
+others for ever."""
 NOTED = 0.9
 """The same for the seconds and the value of drafting."""
 
@@ -79,11 +80,14 @@ class SharedRest:
 
     _ends: WeakKeyDictionary[Context, int] = field(default_factory=WeakKeyDictionary)
     """Text -> its length when the planner is asked again."""
+    _left: int = 0
+    """For how many rounds those that joined last rest."""
     _joined: int = 0
+    """How many joined since that became less."""
 
     def begin(self, contexts: Sequence[Context], rounds: int) -> None:
         """All texts that are written ask the planner together. They rest for ``rounds`` rounds."""
-        self._joined = 0
+        self._left, self._joined = rounds, 0
         self._ends.clear()
         if rounds > 1:
             self._ends.update((context, len(context) + rounds) for context in contexts)
@@ -91,11 +95,14 @@ class SharedRest:
     def join(self, contexts: Sequence[Context]) -> int:
         """For how many rounds these texts rest because the texts that they join do; 0 if those do not, or if the rest
         of one of these is over."""
-        if not self._ends or self._joined >= JOINING or any(context in self._ends for context in contexts):
+        if not self._ends or any(context in self._ends for context in contexts):
             return 0
-        left = [end - len(context) for context, end in self._ends.items() if context.finish is None]
-        rounds = max(left, default=0)
-        if rounds > 0:
-            self._joined += len(contexts)
-            self._ends.update((context, len(context) + rounds) for context in contexts)
-        return max(0, rounds)
+        # the texts that go on are nearer to its end than one that was abandoned
+        rounds = min((end - len(context) for context, end in self._ends.items() if context.finish is None), default=0)
+        if rounds < self._left:
+            self._left, self._joined = rounds, 0
+        if rounds <= 0 or self._joined >= JOINING:
+            return 0
+        self._joined += len(contexts)
+        self._ends.update((context, len(context) + rounds) for context in contexts)
+        return rounds

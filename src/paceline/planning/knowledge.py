@@ -52,8 +52,9 @@ STRONG = (0.3, 1.0)
 SELDOM = 32
 """Of this many rounds without drafts, one is planned and timed."""
 
-FIRST_CHECK, UNCHECKED = 16, 128
-"""Rounds after which one without drafts is timed again, at first and at most; each time twice as many."""
+FIRST_CHECK, UNCHECKED = 4, 128
+"""Rounds after which one without drafts is timed again, at first and at most; each time twice as many. The first
+rounds of a program are slow, and while they count as plain ones drafts seem to pay."""
 BACKED_OFF = "drafting had not been worth its own time"
 SHOWN, RESTING = (Budget(0, 0, BACKED_OFF, shown) for shown in (True, False))
 UNTIMED = Budget(0, 0, "a round without a draft was timed first")
@@ -76,7 +77,7 @@ class RoundState:
     rests: bool = False
     """Whether nothing is drafted in it."""
     reviewed: bool = True
-    """Whether anything is learnt from it. Of rounds without drafts few are, since they should cost nothing."""
+    """Whether it is still to be learnt from: once, and not if only some of its texts asked."""
     value: float = 0.0
     """The value of its drafts, in tokens, the time of probe nodes apart."""
     offered: float = 0.0
@@ -165,6 +166,7 @@ class Knowledge:
         """Begin a round. The empty budget of its drafts, if nothing is drafted in it. Texts that join others which rest
         do as they do: alone they would be planned as a smaller batch."""
         if joined := self.rest.join(contexts):
+            self.round.reviewed = False
             return replace(RESTING, rounds=joined)
         budget = self._begin_all(len(contexts), length)
         self.rest.begin(contexts, 1 if budget is None else budget.rounds)
@@ -183,11 +185,7 @@ class Knowledge:
             if not backoff.active or until_shown < 1:
                 self.unseen = 0
                 return SHOWN
-            until_reviewed = backoff.left % SELDOM
-            now.reviewed = until_reviewed == 0
-            if now.reviewed:
-                return RESTING
-            rounds = min(until_reviewed, until_shown)
+            rounds = min(SELDOM, backoff.left, until_shown)
             self._pass(rounds - 1)
             return replace(RESTING, rounds=rounds)
         if self.ready(length):
@@ -319,6 +317,7 @@ def review(known: Knowledge, outcomes: Sequence[Outcome]) -> None:
     """Learn from the sequences of a round that share what is known."""
     if not known.round.reviewed:
         return
+    known.round.reviewed = False  # texts that have no room to ask may be written while the others rest
     for outcome in outcomes:
         known.learn(outcome)
     now, texts = known.round, len(outcomes)
