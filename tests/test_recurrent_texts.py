@@ -60,7 +60,7 @@ def test_five_texts_at_once_are_those_of_generate(family: str) -> None:
     lm = opened(family)
     for method in ("plain", "unispec", "auto"):
         texts = lm.generate_batch(prompts(5), max_new_tokens=LENGTH, temperature=0, method=method, ignore_eos=True)
-        assert [list(text.tokens) for text in texts] == [expected(family, number) for number in range(5)], method
+        assert [list(text.tokens) for (text,) in texts] == [expected(family, number) for number in range(5)], method
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -80,10 +80,11 @@ LATENT = {"head_dim": "qk_rope_head_dim", "num_key_value_heads": "num_attention_
 MIXED = ["linear_attention", "full_attention"] * (LAYERS // 2)
 EXTRA: dict[str, dict[str, Any]] = {
     "bamba": {"mamba_n_heads": 8, "attn_layer_indices": list(range(1, LAYERS, 2))},
-    "falcon_h1": {"mamba_n_heads": 8},
+    "falcon_h1": {"mamba_n_heads": 8, "mamba_d_ssm": 128},
     "granitemoehybrid": {"mamba_n_heads": 8, "layer_types": MIXED},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "lfm2": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
+    **{name: {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)} for name in ("lfm2", "lfm2_moe")},
+    "nemotron_h": {"n_groups": 2},
     **{name: {"num_key_value_heads": 4} for name in ("dots3_note", "dots3_note_text")},
     "gemma4_assistant": {"hidden_size_per_layer_input": 0},
     "mamba2": {"num_heads": 8},

@@ -48,6 +48,13 @@ RECURRENT_LAYERS = frozenset({"linear_attention", "conv", "mamba", "recurrent"})
 """Types of layers that keep a state and attend to nothing."""
 
 
+BOTH = {
+    "hybrid": ("full_attention", "linear_attention"),
+    "hybrid_sliding": ("sliding_attention", "linear_attention"),
+}
+"""Types of layers that do both."""
+
+
 class Mode(StrEnum):
     """How drafts reach a model, best first."""
 
@@ -67,7 +74,7 @@ def masks(segment: Segment, like: torch.Tensor, layer_types: Sequence[str], wind
         kind: None
         if kind in RECURRENT_LAYERS
         else segment.full_mask(window if kind == "sliding_attention" else None, like)[None, None]
-        for kind in sorted(set(layer_types))
+        for kind in sorted({part for kind in layer_types for part in BOTH.get(kind, (kind,))})
     }
     return by_kind if len(by_kind) > 1 else next(iter(by_kind.values()))
 

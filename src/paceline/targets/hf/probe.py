@@ -229,12 +229,13 @@ def _probe_further(target: HFTarget, *, shorten: bool) -> str | None:
     config: Any = target.model.config.get_text_config()
     known = target.switch.position if target.switch is not None else None
     with torch.no_grad():
-        packed = target.mode is Mode.PACKED and not target.limits.alone
+        packed_mode = target.mode is Mode.PACKED
+        packed = packed_mode and not target.limits.alone
         if packed and _reachable(target, LONGER) and not _packs(target):
             target.limits = replace(target.limits, alone=True)
         if target.mode is Mode.MASKED and any(_is_window_of_its_own(target, *size) for size in sizes(config).items()):
             target.limits = replace(target.limits, trees=False)
-        for point in probe_points(config, PREFIX, DRAFT, packed=target.mode is Mode.PACKED):
+        for point in probe_points(config, PREFIX, DRAFT, packed=packed_mode, recurrent=target.own.recurrent):
             unmasked = point.moved > 0 and target.mode is Mode.CHAINED  # its masks count keys, and there are none
             if unmasked or point.switch == known or not _reachable(target, point.moved + point.prefix):
                 continue

@@ -28,11 +28,17 @@ class ProbePoint:
     moved: int = 0
 
 
-def probe_points(config: Any, prefix: int, draft: int, *, packed: bool) -> Iterator[ProbePoint]:
+SCANS = frozenset({"chunk_size", "mamba_chunk_size"})
+"""Sizes of pieces in which layers with a state read a prompt; nothing changes at their ends."""
+
+
+def probe_points(config: Any, prefix: int, draft: int, *, packed: bool, recurrent: bool) -> Iterator[ProbePoint]:
     """For each switch a draft whose last tokens cross it (those of a tree would cross it earlier if positions were
     counted by packed rows), and one behind it. Far ones stand behind ``prefix`` tokens. Windows of ``packed`` models
     are computed by our attention and need no point."""
     for name, size in sizes(config).items():
+        if recurrent and name in SCANS:
+            continue
         for first in () if packed and "window" in name else (size - draft + 1, size + 1):
             near = max(first, 1) if first <= NEAR_POSITIONS else prefix
             yield ProbePoint(size, near, max(0, first - near))
