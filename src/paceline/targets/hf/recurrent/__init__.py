@@ -1,0 +1,1 @@
+"""Layers that keep a state: their rows, and how a draft is taken back."""

@@ -1,0 +1,253 @@
+"""A row's step of a recurrence for a part of a head's state, written in LLVM's code.
+
+Each number of a state and of an output is computed in one order of operations, which depends on nothing but the sizes
+of the state. So a row has the same bits whatever rows are computed beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from paceline.targets.hf.fused.instructions import INSTRUCTION_SETS
+from paceline.targets.hf.fused.loops import each, long, loop
+from paceline.targets.hf.fused.tiles import LANES
+from paceline.targets.hf.fused.vector import FLOAT, INT, Built, function
+
+VECTORS = 4
+"""Vectors that are computed side by side: so many sums hide the time that an addition takes."""
+WIDE = VECTORS * LANES
+"""Columns of a state that are computed together."""
+
+
+class _Floats:
+    """Emits operations with vectors of ``lanes`` floats."""
+
+    def __init__(self, builder: Any, lanes: int) -> None:
+        self.builder, self.lanes = builder, lanes
+        self.kind = ir.VectorType(FLOAT, lanes)
+        self.zero = ir.Constant(self.kind, [0.0] * lanes)
+
+    def at(self, base: Any, number: Any) -> Any:
+        """The address of a float."""
+        return self.builder.add(base, self.builder.shl(number, long(2)))
+
+    def load(self, address: Any) -> Any:
+        return self.builder.load(self.builder.inttoptr(address, self.kind.as_pointer()), align=4)
+
+    def store(self, value: Any, address: Any) -> None:
+        self.builder.store(value, self.builder.inttoptr(address, self.kind.as_pointer()), align=4)
+
+    def spread(self, address: Any) -> Any:
+        """The float at an address, in each lane."""
+        value = self.builder.load(self.builder.inttoptr(address, FLOAT.as_pointer()), align=4)
+        one = self.builder.insert_element(ir.Constant(self.kind, ir.Undefined), value, ir.Constant(INT, 0))
+        return self.builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(INT, self.lanes), [0] * self.lanes))
+
+    def added(self, one: Any, other: Any, total: Any) -> Any:
+        """``one * other + total``, rounded once where the processor does that in one instruction."""
+        if "fma" in INSTRUCTION_SETS:
+            both = function(self.builder, f"llvm.fma.v{self.lanes}f32", self.kind, [self.kind] * 3)
+            return self.builder.call(both, [one, other, total])
+        return self.builder.fadd(self.builder.fmul(one, other), total)
+
+
+class _Delta:
+    """Emits the delta rule for ``vectors`` vectors of columns. Columns do not depend on each other."""
+
+    def __init__(self, floats: _Floats, vectors: int, given: tuple[Any, ...]) -> None:
+        self._floats, self._builder, self._vectors = floats, floats.builder, vectors
+        self._source, self._source_line, self._target, self._target_line, *more = given
+        self._size, self._query, self._key, self._value, self._decay, self._decay_step, self._beta, self._out = more
+
+    def emit(self) -> None:
+        builder, floats = self._builder, self._floats
+        found = loop(builder, long(0), self._size, 1, [[floats.zero] * self._vectors], self._remembered)[0]
+        beta, deltas = floats.spread(self._beta), list[Any]()
+        for part, memory in enumerate(found):
+            value = floats.load(self._part(self._value, part))
+            deltas.append(builder.fmul(builder.fsub(value, memory), beta))
+        with builder.if_else(builder.icmp_signed("!=", self._out, long(0))) as (then, otherwise):
+            with then:
+                self._write(deltas)
+            with otherwise, each(builder, long(0), self._size, 1) as number:
+                self._update(number, deltas)
+
+    def _remembered(self, number: Any, totals: list[list[Any]]) -> list[list[Any]]:
+        """What the state holds for the key."""
+        key = self._floats.spread(self._floats.at(self._key, number))
+        lines = zip(self._decayed(number), totals[0], strict=True)
+        return [[self._floats.added(state, key, total) for state, total in lines]]
+
+    def _decayed(self, number: Any) -> list[Any]:
+        builder, floats = self._builder, self._floats
+        decay = floats.spread(builder.add(self._decay, builder.mul(number, self._decay_step)))
+        line = builder.add(self._source, builder.mul(number, self._source_line))
+        return [builder.fmul(floats.load(self._part(line, part)), decay) for part in range(self._vectors)]
+
+    def _update(self, number: Any, deltas: list[Any]) -> list[Any]:
+        builder, floats = self._builder, self._floats
+        key = floats.spread(floats.at(self._key, number))
+        line = builder.add(self._target, builder.mul(number, self._target_line))
+        states = [floats.added(key, *both) for both in zip(deltas, self._decayed(number), strict=True)]
+        for part, state in enumerate(states):
+            floats.store(state, self._part(line, part))
+        return states
+
+    def _write(self, deltas: list[Any]) -> None:
+        """Update the state, and write what it holds for the query."""
+
+        def body(number: Any, totals: list[list[Any]]) -> list[list[Any]]:
+            states = self._update(number, deltas)
+            query = self._floats.spread(self._floats.at(self._query, number))
+            return [[self._floats.added(state, query, sum_) for state, sum_ in zip(states, totals[0], strict=True)]]
+
+        found = loop(self._builder, long(0), self._size, 1, [[self._floats.zero] * self._vectors], body)[0]
+        for part, total in enumerate(found):
+            self._floats.store(total, self._part(self._out, part))
+
+    def _part(self, base: Any, part: int) -> Any:
+        return self._builder.add(base, long(4 * self._floats.lanes * part))
+
+
+class _Diagonal:
+    """Emits a recurrence whose numbers do not depend on each other: ``S = S * decay + x B``, and the output ``S C``.
+    The decay is a number of the row, or where it is ``full`` one for each number of the state."""
+
+    def __init__(self, builder: Any, given: tuple[Any, ...], *, full: bool) -> None:
+        self._builder, self._full, self._rows, self._one = builder, full, _Floats(builder, LANES), _Floats(builder, 1)
+        self._source, self._target, self._lines, self._size, *more = given
+        self._x, self._decay, self._b, self._c, self._out = more
+        self._whole = builder.and_(self._size, long(-LANES))
+        self._bytes = builder.shl(self._size, long(2))
+
+    def emit(self) -> None:
+        builder = self._builder
+        with builder.if_else(builder.icmp_signed("!=", self._out, long(0))) as (then, otherwise):
+            with then:
+                self._all(reads=True)
+            with otherwise:
+                self._all(reads=False)
+
+    def _all(self, *, reads: bool) -> None:
+        fours = self._builder.and_(self._lines, long(-VECTORS))
+        with each(self._builder, long(0), fours, VECTORS) as line:
+            self._some(line, VECTORS, reads)
+        with each(self._builder, fours, self._lines, 1) as line:
+            self._some(line, 1, reads)
+
+    def _some(self, line: Any, count: int, reads: bool) -> None:
+        """``count`` lines of the state, from ``line`` on."""
+        lines = [self._builder.add(line, long(number)) for number in range(count)]
+        sums = self._numbers(self._rows, long(0), self._whole, lines, reads)
+        singles = self._numbers(self._one, self._whole, self._size, lines, reads)
+        if reads:
+            folded = _folded(self._builder, sums)
+            for number, (place, single) in enumerate(zip(lines, singles, strict=True)):
+                mask = ir.Constant(ir.VectorType(INT, 1), [number])
+                total = self._builder.fadd(self._builder.shuffle_vector(folded, folded, mask), single)
+                self._one.store(total, self._one.at(self._out, place))
+
+    def _numbers(self, floats: _Floats, first: Any, last: Any, lines: list[Any], reads: bool) -> list[Any]:
+        """Compute the numbers ``first .. last`` of some lines; the sums of the output, lane by lane."""
+        builder = self._builder
+        starts = [builder.mul(line, self._bytes) for line in lines]
+        xs = [floats.spread(floats.at(self._x, line)) for line in lines]
+        common = None if self._full else floats.spread(self._decay)
+
+        def body(number: Any, totals: list[list[Any]]) -> list[list[Any]]:
+            b, found = floats.load(floats.at(self._b, number)), list[Any]()
+            c = floats.load(floats.at(self._c, number)) if reads else None
+            for position, (start, x) in enumerate(zip(starts, xs, strict=True)):
+                place = floats.at(start, number)
+                decay = floats.load(builder.add(self._decay, place)) if common is None else common
+                state = builder.fmul(floats.load(builder.add(self._source, place)), decay)
+                state = floats.added(x, b, state)
+                floats.store(state, builder.add(self._target, place))
+                if reads:
+                    found.append(floats.added(state, c, totals[0][position]))
+            return [found]
+
+        begun = [[floats.zero] * len(lines)] if reads else [list[Any]()]
+        return loop(builder, first, last, floats.lanes, begun, body)[0]
+
+
+def _folded(builder: Any, vectors: list[Any]) -> Any:
+    """A vector of the sums of each vector's numbers, which are added up in pairs of neighbours."""
+    count = len(vectors)
+    while len(vectors) > 1:
+        vectors = [_pairs(builder, vectors[place : place + 2]) for place in range(0, len(vectors), 2)]
+    while vectors[0].type.count > count:
+        vectors = [_pairs(builder, vectors)]
+    return vectors[0]
+
+
+def _pairs(builder: Any, vectors: list[Any]) -> Any:
+    """Sums of neighbours in one vector or two."""
+    ends = len(vectors) * vectors[0].type.count
+    even, odd = (ir.Constant(ir.VectorType(INT, ends // 2), list(range(first, ends, 2))) for first in (0, 1))
+    one, other = vectors[0], vectors[-1]
+    return builder.fadd(builder.shuffle_vector(one, other, even), builder.shuffle_vector(one, other, odd))
+
+
+def _delta(lanes: int, vectors: int) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def delta(
+        context: Any,
+        source: Any,
+        source_line: Any,
+        target: Any,
+        target_line: Any,
+        size: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        decay: Any,
+        decay_step: Any,
+        beta: Any,
+        out: Any,
+    ) -> Built:
+        def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            _Delta(_Floats(builder, lanes), vectors, tuple(given)).emit()
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 12), build
+
+    return delta
+
+
+def _diagonal(*, full: bool) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def diagonal(
+        context: Any,
+        source: Any,
+        target: Any,
+        lines: Any,
+        size: Any,
+        x: Any,
+        decay: Any,
+        b: Any,
+        c: Any,
+        out: Any,
+    ) -> Built:
+        def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+            _Diagonal(builder, tuple(given), full=full).emit()
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9), build
+
+    return diagonal
+
+
+delta_wide, delta_narrow, delta_one = _delta(LANES, VECTORS), _delta(LANES, 1), _delta(1, 1)
+"""The delta rule for `WIDE` columns, for one vector of them, and for one. The addresses of the state before and behind
+the row, each with the bytes from one line to the next; the number of lines; the addresses of the row's query, key,
+value and decay, with the bytes from one decay to the next (0 if there is one for all lines), and of beta and the
+output (0 if it is not needed)."""
+diagonal_even, diagonal_full = _diagonal(full=False), _diagonal(full=True)
+"""The diagonal recurrence with one decay, and with one for each number. The addresses of the state before and behind
+the row; the number of lines and their size; the addresses of the row's input, decay, B, C and output (0 if it is not
+needed)."""
