@@ -6,6 +6,7 @@ of the state. So a row has the same bits whatever rows are computed beside it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -17,10 +18,11 @@ from paceline.targets.hf.fused.loops import each, long, loop
 from paceline.targets.hf.fused.tiles import LANES
 from paceline.targets.hf.fused.vector import FLOAT, INT, Built, function
 
-VECTORS = 4
-"""Vectors that are computed side by side: so many sums hide the time that an addition takes."""
-WIDE = VECTORS * LANES
-"""Columns of a state that are computed together."""
+LINES = 4
+"""Lines of a state that the diagonal recurrence computes together."""
+WIDE = 32
+"""Columns of a state that the delta rule computes together: so few that those of two rows fit into the nearest
+cache."""
 
 
 class _Floats:
@@ -56,7 +58,9 @@ class _Floats:
 
 
 class _Delta:
-    """Emits the delta rule for ``vectors`` vectors of columns. Columns do not depend on each other."""
+    """Emits the delta rule for ``vectors`` vectors of columns. Columns do not depend on each other. Sums over the lines
+    of a state are those over the first lines of pairs and those over the second ones, so that twice as many additions
+    are under way."""
 
     def __init__(self, floats: _Floats, vectors: int, given: tuple[Any, ...]) -> None:
         self._floats, self._builder, self._vectors = floats, floats.builder, vectors
@@ -65,30 +69,42 @@ class _Delta:
 
     def emit(self) -> None:
         builder, floats = self._builder, self._floats
-        found = loop(builder, long(0), self._size, 1, [[floats.zero] * self._vectors], self._remembered)[0]
         beta, deltas = floats.spread(self._beta), list[Any]()
-        for part, memory in enumerate(found):
+        for part, memory in enumerate(self._summed(self._key, self._decayed)):
             value = floats.load(self._part(self._value, part))
             deltas.append(builder.fmul(builder.fsub(value, memory), beta))
         with builder.if_else(builder.icmp_signed("!=", self._out, long(0))) as (then, otherwise):
             with then:
-                self._write(deltas)
+                for part, total in enumerate(self._summed(self._query, lambda number: self._updated(number, deltas))):
+                    floats.store(total, self._part(self._out, part))
             with otherwise, each(builder, long(0), self._size, 1) as number:
-                self._update(number, deltas)
+                self._updated(number, deltas)
 
-    def _remembered(self, number: Any, totals: list[list[Any]]) -> list[list[Any]]:
-        """What the state holds for the key."""
-        key = self._floats.spread(self._floats.at(self._key, number))
-        lines = zip(self._decayed(number), totals[0], strict=True)
-        return [[self._floats.added(state, key, total) for state, total in lines]]
+    def _summed(self, weights: Any, line: Callable[[Any], list[Any]]) -> list[Any]:
+        """Sums of the lines that ``line`` finds, each times its weight."""
+        builder, floats = self._builder, self._floats
+
+        def added(number: Any, totals: list[Any]) -> list[Any]:
+            weight = floats.spread(floats.at(weights, number))
+            return [floats.added(state, weight, total) for state, total in zip(line(number), totals, strict=True)]
+
+        def pair(number: Any, totals: list[list[Any]]) -> list[list[Any]]:
+            return [added(builder.add(number, long(place)), line) for place, line in enumerate(totals)]
+
+        zeros, whole = [floats.zero] * self._vectors, builder.and_(self._size, long(-2))
+        one, other = loop(builder, long(0), whole, 2, [zeros, zeros], pair)
+        one = loop(builder, whole, self._size, 1, [one], lambda number, totals: [added(number, totals[0])])[0]
+        return [builder.fadd(*both) for both in zip(one, other, strict=True)]
 
     def _decayed(self, number: Any) -> list[Any]:
+        """A line of the state before the row, times its decay."""
         builder, floats = self._builder, self._floats
         decay = floats.spread(builder.add(self._decay, builder.mul(number, self._decay_step)))
         line = builder.add(self._source, builder.mul(number, self._source_line))
         return [builder.fmul(floats.load(self._part(line, part)), decay) for part in range(self._vectors)]
 
-    def _update(self, number: Any, deltas: list[Any]) -> list[Any]:
+    def _updated(self, number: Any, deltas: list[Any]) -> list[Any]:
+        """A line of the state behind the row, which is stored."""
         builder, floats = self._builder, self._floats
         key = floats.spread(floats.at(self._key, number))
         line = builder.add(self._target, builder.mul(number, self._target_line))
@@ -96,18 +112,6 @@ class _Delta:
         for part, state in enumerate(states):
             floats.store(state, self._part(line, part))
         return states
-
-    def _write(self, deltas: list[Any]) -> None:
-        """Update the state, and write what it holds for the query."""
-
-        def body(number: Any, totals: list[list[Any]]) -> list[list[Any]]:
-            states = self._update(number, deltas)
-            query = self._floats.spread(self._floats.at(self._query, number))
-            return [[self._floats.added(state, query, sum_) for state, sum_ in zip(states, totals[0], strict=True)]]
-
-        found = loop(self._builder, long(0), self._size, 1, [[self._floats.zero] * self._vectors], body)[0]
-        for part, total in enumerate(found):
-            self._floats.store(total, self._part(self._out, part))
 
     def _part(self, base: Any, part: int) -> Any:
         return self._builder.add(base, long(4 * self._floats.lanes * part))
@@ -133,9 +137,9 @@ class _Diagonal:
                 self._all(reads=False)
 
     def _all(self, *, reads: bool) -> None:
-        fours = self._builder.and_(self._lines, long(-VECTORS))
-        with each(self._builder, long(0), fours, VECTORS) as line:
-            self._some(line, VECTORS, reads)
+        fours = self._builder.and_(self._lines, long(-LINES))
+        with each(self._builder, long(0), fours, LINES) as line:
+            self._some(line, LINES, reads)
         with each(self._builder, fours, self._lines, 1) as line:
             self._some(line, 1, reads)
 
@@ -242,7 +246,7 @@ def _diagonal(*, full: bool) -> Any:
     return diagonal
 
 
-delta_wide, delta_narrow, delta_one = _delta(LANES, VECTORS), _delta(LANES, 1), _delta(1, 1)
+delta_wide, delta_narrow, delta_one = _delta(LANES, WIDE // LANES), _delta(LANES, 1), _delta(1, 1)
 """The delta rule for `WIDE` columns, for one vector of them, and for one. The addresses of the state before and behind
 the row, each with the bytes from one line to the next; the number of lines; the addresses of the row's query, key,
 value and decay, with the bytes from one decay to the next (0 if there is one for all lines), and of beta and the
