@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ if kernels.without_numba() is not None:
 
 from paceline.targets.hf.fused.vector import features
 
+Rows = DeltaRows | DiagonalRows
 Doubles = NDArray[np.float64]
 KINDS = pytest.mark.parametrize("kind", ["gated delta", "kimi delta", "mamba", "mamba2"])
 CLOSE = 1e-5
@@ -33,7 +34,7 @@ class Case(NamedTuple):
     kind: str
     parents: list[int]
     state: Tensor
-    rows: DeltaRows | DiagonalRows
+    rows: Rows
 
     def run(
         self,
@@ -43,13 +44,19 @@ class Case(NamedTuple):
         only: slice = slice(None),
         threads: int = 1,
     ) -> Tensor:
-        rows = type(self.rows)(*(part[only] for part in self.rows))
+        rows = changed(self.rows, lambda part: part[only])
         result = torch.full((len(visits.parents), *state.shape[:1], width(self)), torch.nan)
         if isinstance(rows, DeltaRows):
             delta_rule(visits, state, rows, result, final, threads)
         else:
             diagonal(visits, state, rows, result, final, threads)
         return result
+
+
+def changed(rows: Rows, change: Callable[[Tensor], Tensor]) -> Rows:
+    """Rows with other tensors of the rows."""
+    parts = {name: change(part) for name, part in rows._asdict().items() if part is not None and name != "rates"}
+    return rows._replace(**parts)
 
 
 def width(case: Case) -> int:
@@ -82,9 +89,10 @@ def case_of(kind: str, seed: int) -> Case:
         decay = share(count, heads, size) if kind == "kimi delta" else share(count, heads)
         rows = DeltaRows(draw(count, groups, size), key, draw(count, heads, wide), decay, share(count, heads))
         return Case(kind, parents, draw(heads, size, wide), rows)
-    decay = share(count, heads, wide, size) if kind == "mamba" else share(count, heads)
-    diagonal_rows = DiagonalRows(draw(count, heads, wide), decay, draw(count, groups, size), draw(count, groups, size))
-    return Case(kind, parents, draw(heads, wide, size), diagonal_rows)
+    decay = share(count, heads, wide) if kind == "mamba" else share(count, heads)
+    rates = -3 * share(heads, wide, size) if kind == "mamba" else None
+    inputs, b, c = draw(count, heads, wide), draw(count, groups, size), draw(count, groups, size)
+    return Case(kind, parents, draw(heads, wide, size), DiagonalRows(inputs, decay, b, c, rates))
 
 
 def expected(case: Case) -> tuple[Doubles, list[Doubles]]:
@@ -101,19 +109,20 @@ def expected(case: Case) -> tuple[Doubles, list[Doubles]]:
     return np.stack(outputs), states
 
 
-def step_of(rows: DeltaRows | DiagonalRows, row: int, head: int, state: Doubles) -> Doubles:
+def step_of(rows: Rows, row: int, head: int, state: Doubles) -> Doubles:
     """A head's output; its state is changed in its place."""
-    parts = [part.double().numpy()[row] for part in rows if part is not None]
+    parts = [part.double().numpy() for part in rows if part is not None]
     if isinstance(rows, DeltaRows):
-        query, key, value, decay, beta = parts
+        query, key, value, decay, beta = (part[row] for part in parts)
         group = head * len(key) // len(value)
         state[head] *= decay[head].reshape(-1, 1)
         memory = state[head].T @ key[group]
         state[head] += np.outer(key[group], beta[head] * (value[head] - memory))
         return np.asarray(state[head].T @ query[group])
-    inputs, decay, b, c = parts
+    inputs, decay, b, c = (part[row] for part in parts[:4])
     group = head * len(b) // len(inputs)
-    state[head] = state[head] * decay[head] + np.outer(inputs[head], b[group])
+    factor = np.exp(decay[head][:, None] * parts[4][head]) if rows.rates is not None else decay[head]
+    state[head] = state[head] * factor + np.outer(inputs[head], b[group])
     return np.asarray(state[head] @ c[group])
 
 
@@ -165,8 +174,7 @@ def test_a_path_is_computed_again_in_place(kind: str, threads: int) -> None:
         case = case_of(kind, seed)
         state = case.state.clone()
         kept = len(case.parents) - 1
-        visits = Visits(case.parents, kept, path_only=True)
-        rows = case.rows
+        visits, rows = Visits(case.parents, kept, path_only=True), case.rows
         if isinstance(rows, DeltaRows):
             delta_rule(visits, state, rows._replace(query=None), None, state, threads)
         else:
@@ -178,10 +186,27 @@ def test_a_path_is_computed_again_in_place(kind: str, threads: int) -> None:
 def test_rows_may_lie_apart(kind: str) -> None:
     case = case_of(kind, 7)
     wanted = case.run(Visits(case.parents), case.state)
-    wide = (torch.stack((part, torch.zeros_like(part)), 1)[:, 0] for part in case.rows if part is not None)
-    assert torch.equal(case._replace(rows=type(case.rows)(*wide)).run(Visits(case.parents), case.state), wanted)
-    turned = (part.transpose(0, -1).contiguous().transpose(0, -1) for part in case.rows if part is not None)
-    assert torch.equal(case._replace(rows=type(case.rows)(*turned)).run(Visits(case.parents), case.state), wanted)
+    for change in (
+        lambda part: torch.stack((part, torch.zeros_like(part)), 1)[:, 0],
+        lambda part: part.transpose(0, -1).contiguous().transpose(0, -1),
+    ):
+        apart_rows = case._replace(rows=changed(case.rows, change))
+        assert torch.equal(apart_rows.run(Visits(case.parents), case.state), wanted)
+
+
+def test_exponentials_are_right() -> None:
+    numbers = torch.linspace(-87, 88, 4001)
+    ones, none = torch.ones(1, 1, 1), torch.zeros(1, 1, 4001)
+    state, rows = torch.ones(1, 1, 4001), DiagonalRows(ones, ones, none, None, numbers.view(1, 1, -1))
+    diagonal(Visits([-1], kept=0), state, rows, None, state, 1)
+    wanted = np.exp(numbers.double().numpy())
+    assert np.abs(state[0, 0].double().numpy() / wanted - 1).max() < 2e-7
+    limits = torch.tensor([-1e30, -torch.inf, torch.nan, 0.0]).view(1, 1, -1)
+    state = torch.ones(1, 1, 4)
+    diagonal(Visits([-1], kept=0), state, rows._replace(B=torch.zeros(1, 1, 4), rates=limits), None, state, 1)
+    assert (state[0, 0, :2] < 1e-37).all()
+    assert state[0, 0, 2].isnan()
+    assert state[0, 0, 3] == 1
 
 
 def test_a_siblings_state_is_seen() -> None:

@@ -93,7 +93,7 @@ def _visit(visits: int, number: int) -> tuple[int, int, int]:
 def diagonal(job: int, thread: int) -> None:
     J = longs_at(job)
     lines, size, heads, threads = J[table.LINES], J[table.LINE], J[table.HEADS], J[at.THREADS]
-    some, served, full = J[table.TOGETHER], heads // J[table.GROUPS], J[table.DECAY_STEP]
+    some, served, rates = J[table.TOGETHER], heads // J[table.GROUPS], J[table.RATES]
     parts = (lines + some - 1) // some
     for item in range(heads * parts * thread // threads, heads * parts * (thread + 1) // threads):
         head, first = item // parts, item % parts * some
@@ -105,11 +105,11 @@ def diagonal(job: int, thread: int) -> None:
             x = J[table.VALUE] + FLOAT * (row * J[table.VALUE_ROW] + begin)
             b = J[table.KEY] + FLOAT * (row * J[table.KEY_ROW] + group)
             c = J[table.QUERY] + FLOAT * (row * J[table.QUERY_ROW] + group)
-            decay = J[table.DECAY] + FLOAT * row * J[table.DECAY_ROW]
+            decay = J[table.DECAY] + FLOAT * (row * J[table.DECAY_ROW] + (begin if rates else head))
             out = J[table.OUT]
             if out:
                 out += FLOAT * (row * heads * lines + begin)
-            if full:
-                diagonal_full(source, target, count, size, x, decay + FLOAT * begin * size, b, c, out)
+            if rates:
+                diagonal_full(source, target, count, size, x, decay, rates + FLOAT * begin * size, b, c, out)
             else:
-                diagonal_even(source, target, count, size, x, decay + FLOAT * head, b, c, out)
+                diagonal_even(source, target, count, size, x, decay, 0, b, c, out)

@@ -52,11 +52,14 @@ class DiagonalRows(NamedTuple):
     inputs: Tensor
     """The inputs times their step sizes, ``[n, H, P]``."""
     decay: Tensor
-    """Factors of the state, ``[n, H]`` (Mamba-2) or ``[n, H, P, N]`` (Mamba-1, which has one head)."""
+    """Factors of the state, ``[n, H]`` (Mamba-2); with rates, step sizes ``[n, H, P]`` (Mamba-1, which has one
+    head)."""
     B: Tensor
     """``[n, G, N]``"""
     C: Tensor | None
     """``[n, G, N]``; needed for outputs only."""
+    rates: Tensor | None = None
+    """A, ``[H, P, N]``: the factors of a state are the exponentials of step sizes times these."""
 
 
 class Visits:
@@ -181,14 +184,16 @@ def diagonal(
     job = _job(kernels.diagonal(), visits, state, outputs, final, threads)
     _sized(outputs, (n, heads, width))
     job[table.LINES], job[table.LINE], job[table.GROUPS] = width, size, groups
+    if rows.rates is not None:
+        _sized(rows.rates, (heads, width, size))
+        job[table.RATES] = rows.rates.data_ptr()
     job[table.TOGETHER] = together = max(4, PART_FLOATS // size // 4 * 4)
     given = [
         _into(job, table.VALUE, rows.inputs, (n, heads, width)),
         _into(job, table.KEY, rows.B, (n, groups, size)),
-        _into(job, table.DECAY, rows.decay, (n, heads, width, size) if rows.decay.dim() == 4 else (n, heads)),
+        _into(job, table.DECAY, rows.decay, (n, heads) if rows.rates is None else (n, heads, width)),
         _read(job, rows.C, (n, groups, size)),
     ]
-    job[table.DECAY_STEP] = rows.decay.dim() == 4
     _run(job, visits, min(width, together) * size, given)
 
 

@@ -23,6 +23,15 @@ LINES = 4
 WIDE = 32
 """Columns of a state that the delta rule computes together: so few that those of two rows fit into the nearest
 cache."""
+LOWEST, HIGHEST = -87.0, 88.0
+"""Exponentials of other numbers are taken for those of these."""
+MAGIC = 12582912.0
+"""Next to a number as large as this, floats are whole."""
+LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693359375, -2.12194440e-4
+POWERS = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5, 1.0, 1.0)
+"""Factors of the powers of a number below ln 2 / 2, the largest first (Cephes)."""
+FRACTION_BITS = 23
+"""Of a float."""
 
 
 class _Floats:
@@ -55,6 +64,25 @@ class _Floats:
             both = function(self.builder, f"llvm.fma.v{self.lanes}f32", self.kind, [self.kind] * 3)
             return self.builder.call(both, [one, other, total])
         return self.builder.fadd(self.builder.fmul(one, other), total)
+
+    def exponential(self, x: Any) -> Any:
+        """e to the power of x, right but for the last bits of a float; of NaN NaN."""
+        builder, constant, ints = self.builder, self.constant, ir.VectorType(INT, self.lanes)
+        for sign, limit in (("<", LOWEST), (">", HIGHEST)):
+            x = builder.select(builder.fcmp_ordered(sign, x, constant(limit)), constant(limit), x)
+        shifted = self.added(x, constant(LOG2_E), constant(MAGIC))
+        whole = builder.fsub(shifted, constant(MAGIC))
+        r = self.added(whole, constant(-LN2_HIGH), x)
+        r = self.added(whole, constant(-LN2_LOW), r)
+        power = constant(POWERS[0])
+        for factor in POWERS[1:]:
+            power = self.added(power, r, constant(factor))
+        shift = ir.Constant(ints, [FRACTION_BITS] * self.lanes)
+        raised = builder.add(builder.bitcast(power, ints), builder.shl(builder.bitcast(shifted, ints), shift))
+        return builder.bitcast(raised, self.kind)
+
+    def constant(self, value: float) -> Any:
+        return ir.Constant(self.kind, [value] * self.lanes)
 
 
 class _Delta:
@@ -119,12 +147,13 @@ class _Delta:
 
 class _Diagonal:
     """Emits a recurrence whose numbers do not depend on each other: ``S = S * decay + x B``, and the output ``S C``.
-    The decay is a number of the row, or where it is ``full`` one for each number of the state."""
+    The decay is a number of the row, or where it is ``full`` the exponential of a number for each line times a rate for
+    each number of the state."""
 
     def __init__(self, builder: Any, given: tuple[Any, ...], *, full: bool) -> None:
         self._builder, self._full, self._rows, self._one = builder, full, _Floats(builder, LANES), _Floats(builder, 1)
         self._source, self._target, self._lines, self._size, *more = given
-        self._x, self._decay, self._b, self._c, self._out = more
+        self._x, self._decay, self._rates, self._b, self._c, self._out = more
         self._whole = builder.and_(self._size, long(-LANES))
         self._bytes = builder.shl(self._size, long(2))
 
@@ -160,14 +189,16 @@ class _Diagonal:
         builder = self._builder
         starts = [builder.mul(line, self._bytes) for line in lines]
         xs = [floats.spread(floats.at(self._x, line)) for line in lines]
-        common = None if self._full else floats.spread(self._decay)
+        decays = [floats.spread(floats.at(self._decay, line) if self._full else self._decay) for line in lines]
 
         def body(number: Any, totals: list[list[Any]]) -> list[list[Any]]:
             b, found = floats.load(floats.at(self._b, number)), list[Any]()
             c = floats.load(floats.at(self._c, number)) if reads else None
-            for position, (start, x) in enumerate(zip(starts, xs, strict=True)):
+            for position, (start, x, decay) in enumerate(zip(starts, xs, decays, strict=True)):
                 place = floats.at(start, number)
-                decay = floats.load(builder.add(self._decay, place)) if common is None else common
+                if self._full:
+                    rate = floats.load(builder.add(self._rates, place))
+                    decay = floats.exponential(builder.fmul(decay, rate))
                 state = builder.fmul(floats.load(builder.add(self._source, place)), decay)
                 state = floats.added(x, b, state)
                 floats.store(state, builder.add(self._target, place))
@@ -233,6 +264,7 @@ def _diagonal(*, full: bool) -> Any:
         size: Any,
         x: Any,
         decay: Any,
+        rates: Any,
         b: Any,
         c: Any,
         out: Any,
@@ -241,7 +273,7 @@ def _diagonal(*, full: bool) -> Any:
             _Diagonal(builder, tuple(given), full=full).emit()
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 9), build
+        return types.void(*[types.int64] * 10), build
 
     return diagonal
 
@@ -253,5 +285,5 @@ value and decay, with the bytes from one decay to the next (0 if there is one fo
 output (0 if it is not needed)."""
 diagonal_even, diagonal_full = _diagonal(full=False), _diagonal(full=True)
 """The diagonal recurrence with one decay, and with one for each number. The addresses of the state before and behind
-the row; the number of lines and their size; the addresses of the row's input, decay, B, C and output (0 if it is not
-needed)."""
+the row; the number of lines and their size; the addresses of the row's input and decay, of the rates, and of the row's
+B, C and output (0 if it is not needed)."""

@@ -9,8 +9,9 @@ from paceline.targets.hf.fused import layout
     QUERY, KEY, VALUE, DECAY, BETA, OUT,                           # the first row of each
     QUERY_ROW, KEY_ROW, VALUE_ROW, DECAY_ROW, BETA_ROW,            # floats from one row to the next
     DECAY_STEP,                                                    # and from one decay of a head to the next, or 0
+    RATES,                                                         # those of Mamba-1, or 0
     JOB,
-) = range(layout.MEETING + 1, layout.MEETING + 26)
+) = range(layout.MEETING + 1, layout.MEETING + 27)
 """Behind the fields of every job: `layout.FUNCTION`, `layout.THREADS` and `layout.MEETING`."""
 # fmt: on
 
