@@ -68,7 +68,7 @@ def _digest(function: Any) -> str:
 
 @cache
 def _digest_of(folder: Path) -> str:
-    law = Path(__file__).parent / "law"
-    shared = [Path(__file__), law / "kernels.py", law / "outlook.py"]
-    sources = [*shared, *sorted(folder.glob("*.py"))]
+    here = Path(__file__).parent
+    shared = [Path(__file__), here / "law" / "kernels.py", here / "law" / "outlook.py"]
+    sources = [*shared, *sorted({*folder.glob("*.py"), *(here / "targets" / "hf" / "fused").glob("*.py")})]
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
