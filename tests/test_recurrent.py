@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from paceline.targets.base import Request
+from paceline.targets.hf.integers.kernels import without_numba
 from paceline.targets.hf.recurrent import forward as states_forward
 from paceline.targets.hf.recurrent import functions
 from paceline.targets.hf.recurrent.forward import RecurrentForward
 from paceline.targets.hf.recurrent.rows import APART, SNAPSHOTS, StateRows
-from paceline.targets.hf.recurrent.walk import Part, Walk
+from paceline.targets.hf.recurrent.walk import Order, Part, Walk
 from paceline.tree import DraftTree, Ints
 
 TOKENS = 50
@@ -35,7 +36,7 @@ class Layer:
         drawn = torch.Generator().manual_seed(5)
         self.channels = sum(self.sizes)
         self.table = torch.randn(TOKENS, self.channels, generator=drawn)
-        self.gates = torch.randn(TOKENS, self.gate_count, generator=drawn)
+        self.gates = self.gated(torch.randn(TOKENS, self.gate_count, generator=drawn))
         self.weight = torch.randn(self.channels, WIDTH, generator=drawn)
         self.decay = -torch.rand(self.decay_shape, generator=drawn)
 
@@ -49,6 +50,10 @@ class Layer:
             forward.enter(LAYER, 0)
         mixed = self.convolution(self.table[tokens].T[None], self.weight, None, activation="silu")
         return self.recur(mixed[..., -len(tokens) :].transpose(1, 2), self.gates[tokens][None])
+
+    def gated(self, drawn: torch.Tensor) -> torch.Tensor:
+        """A table of what torch would round in another way for other rows beside it."""
+        return drawn
 
     def recur(self, mixed: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
         pytest.fail("a kind of layer")
@@ -66,12 +71,15 @@ class DeltaLayer(Layer):
             "query": query.view(1, rows, HEADS, KEYS),
             "key": key.view(1, rows, HEADS, KEYS),
             "value": value.view(1, rows, HEADS, VALUES),
-            "g": self.gate(gates),
-            "beta": gates[..., :HEADS].sigmoid(),
+            "g": self.decays(gates[..., HEADS:]),
+            "beta": gates[..., :HEADS],
         }
 
-    def gate(self, gates: torch.Tensor) -> torch.Tensor:
-        return -gates[..., HEADS:].exp()
+    def gated(self, drawn: torch.Tensor) -> torch.Tensor:
+        return torch.cat([drawn[:, :HEADS].sigmoid(), -drawn[:, HEADS:].exp()], dim=1)
+
+    def decays(self, gates: torch.Tensor) -> torch.Tensor:
+        return gates
 
     def recur(self, mixed: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
         given = self.arguments(mixed, gates)
@@ -90,8 +98,8 @@ class DeltaLayer(Layer):
 class ChannelDelta(DeltaLayer):
     gate_count = HEADS + HEADS * KEYS
 
-    def gate(self, gates: torch.Tensor) -> torch.Tensor:
-        return -gates[..., HEADS:].view(1, -1, HEADS, KEYS).exp()
+    def decays(self, gates: torch.Tensor) -> torch.Tensor:
+        return gates.reshape(1, -1, HEADS, KEYS)
 
 
 class Mamba2Layer(Layer):
@@ -206,35 +214,46 @@ def path_in(drawn: np.random.Generator, request: Request) -> Ints:
     return np.array(path[::-1])
 
 
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compiled recurrences find the same bits; torch's functions round by where a number stands among others."""
+    return torch.equal(one, other) if states_forward.compiles() else torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
 def rounds(layer: Layer, count: int, *, chain: bool, seed: int = 0) -> Text:
-    """Random drafts of which random paths are accepted: every row's output and every state are those of plain decoding,
-    bit by bit. What plain decoding does is what transformers' function for one row does."""
+    """Random drafts of which random paths are accepted: every row's output and every state are those of plain decoding.
+    """
     drawn = np.random.default_rng(seed)
     drafted, plain = Text(layer), Text(layer)
     for text in (drafted, plain):
         prompt = np.arange(9) % TOKENS
         text.score(Request.of_prompt(text.rows, prompt, ends_prompt=True))
         text.rows.keep(range(9))
-    assert torch.equal(drafted.state, plain.state)
+    assert same(drafted.state, plain.state)
     for _ in range(count):
         request = Request.of_tree(drafted.rows, int(drawn.integers(0, TOKENS)), tree(drawn, 9, chain=chain))
         out = drafted.score(request)
         path = path_in(drawn, request)
         drafted.rows.keep(path)
         expected = plain.write(*request.tokens[path].tolist())
-        assert torch.equal(out[torch.from_numpy(path)], expected)
-        assert torch.equal(drafted.state, plain.state) and torch.equal(drafted.window, plain.window)
+        assert same(out[torch.from_numpy(path)], expected)
+        assert same(drafted.state, plain.state) and torch.equal(drafted.window, plain.window)
         drafted.rows.check()
     return drafted
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "replayed"])
+@pytest.fixture(params=["compiled", "kept", "replayed"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How states are taken back: compiled, or by torch, which keeps all states or computes a path again."""
+    if request.param == "compiled" and (why := without_numba()) is not None:
+        pytest.skip(why)
+    monkeypatch.setattr(states_forward, "compiles", lambda: request.param == "compiled")
+    monkeypatch.setattr(states_forward, "KEPT_BYTES", 1 << 30 if request.param == "kept" else 0)
+    return str(request.param)
+
+
 @pytest.mark.parametrize("chain", [True, False], ids=["chains", "trees"])
 @pytest.mark.parametrize("name", KINDS)
-def test_after_400_rounds_the_state_is_that_of_plain_decoding(
-    name: str, chain: bool, keeps: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(states_forward, "KEPT_BYTES", 1 << 30 if keeps else 0)
+def test_after_400_rounds_the_state_is_that_of_plain_decoding(name: str, chain: bool, way: str) -> None:
     rounds(KINDS[name](), 400, chain=chain)
 
 
@@ -257,8 +276,8 @@ def test_a_row_is_what_transformers_computes_token_by_token(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_texts_of_one_forward_do_not_touch_each_other(name: str) -> None:
-    """Of any lengths and drafts, some at a prompt; equal bit by bit to the same texts alone."""
+def test_texts_of_one_forward_do_not_touch_each_other(name: str, way: str) -> None:
+    """Of any lengths and drafts, some at a prompt. Prompts are read by torch, which rounds by where memory begins."""
     layer, drawn = KINDS[name](), np.random.default_rng(8)
     together, alone = ([Text(layer) for _ in range(4)] for _ in range(2))
     for turn in range(60):
@@ -272,19 +291,17 @@ def test_texts_of_one_forward_do_not_touch_each_other(name: str) -> None:
                 requests.append(tuple(Request.of_tree(t.rows, root, draft) for t in (one, other)))
         found = together[0].score(*(ours for ours, _ in requests))
         wanted = torch.cat([alone[0].score(theirs) for _, theirs in requests])
-        assert torch.equal(found, wanted)
+        assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-4)
         for ours, theirs in requests:
             path = np.arange(len(ours.tokens)) if ours.prefill else path_in(drawn, ours)
             ours.rows.keep(path)
             theirs.rows.keep(path)
         for one, other in zip(together, alone, strict=True):
-            assert torch.equal(one.state, other.state) and torch.equal(one.window, other.window)
+            assert torch.allclose(one.state, other.state, rtol=1e-3, atol=1e-4) and torch.allclose(one.window, other.window)
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "replayed"])
 @pytest.mark.parametrize("name", KINDS)
-def test_a_draft_that_is_scored_level_by_level(name: str, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states_forward, "KEPT_BYTES", 1 << 30 if keeps else 0)
+def test_a_draft_that_is_scored_level_by_level(name: str, way: str) -> None:
     layer, drawn = KINDS[name](), np.random.default_rng(4)
     levels, whole = Text(layer), Text(layer)
     for text in (levels, whole):
@@ -299,19 +316,20 @@ def test_a_draft_that_is_scored_level_by_level(name: str, keeps: bool, monkeypat
             levels.score(Request(levels.rows, request.tokens[start:end], request.parents[:end], held=start))
             for start, end in zip(cuts, cuts[1:], strict=False)
         ]
-        assert torch.equal(torch.cat(found), wanted)
+        assert same(torch.cat(found), wanted)
         path = path_in(drawn, request)
         for text in (levels, whole):
             text.rows.keep(path)
-        assert torch.equal(levels.state, whole.state) and torch.equal(levels.window, whole.window)
+        assert same(levels.state, whole.state) and torch.equal(levels.window, whole.window)
 
 
 # --- planted faults ---------------------------------------------------------------------------------------------
 
 
 def _a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every node starts from the state of the first node of its parent's level."""
-    levels = Walk.levels.func  # type: ignore[attr-defined]
+    """Every node starts from the state of the first node of its parent's level, or of the row before it."""
+    levels, order = Walk.levels.func, Part.order.func  # type: ignore[attr-defined]
+    monkeypatch.setattr(Part, "order", property(lambda self: Order(np.arange(-1, len(order(self).parents) - 1))))
 
     def wrong(self: Walk) -> Any:
         found = levels(self)
@@ -338,17 +356,17 @@ def _another_column(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _a_replay_one_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = states_forward.StateTrail.after
-    monkeypatch.setattr(states_forward, "KEPT_BYTES", 0)
-    monkeypatch.setattr(
-        states_forward.StateTrail, "after", lambda self, path: right(self, path[:-1] if len(path) > 2 else path)
-    )
+    for kind in (states_forward.StateTrail, states_forward.CompiledTrail):
+        right = kind.after
+        monkeypatch.setattr(
+            kind, "after", lambda self, path, right=right: right(self, path[:-1] if len(path) > 2 else path)
+        )
 
 
 @pytest.mark.parametrize("fault", [_a_sibling, _an_old_window, _another_column, _a_replay_one_short])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_planted_fault_is_seen(
-    name: str, fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    name: str, fault: Callable[[pytest.MonkeyPatch], None], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = KINDS[name]()
     fault(monkeypatch)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from paceline.targets.base import Request
-from paceline.targets.hf.recurrent.kinds import Function, Given, Kind
+from paceline.targets.hf.integers.kernels import without_numba
+from paceline.targets.hf.recurrent.kinds import Function, Given, Kind, Prepared, silu
 from paceline.targets.hf.recurrent.rows import Key, Trail
-from paceline.targets.hf.recurrent.walk import Part, Walk
+from paceline.targets.hf.recurrent.scans import DeltaRows, Visits, delta_rule, diagonal
+from paceline.targets.hf.recurrent.walk import Order, Part, Walk
 from paceline.tree import Ints
 
 KEPT_BYTES = 128 << 20
@@ -46,6 +49,58 @@ class StateTrail(Trail):
         for row in behind.tolist():
             state = self.kind.step(self.given.at(slice(row, row + 1)), state)[1]
         return state[0]
+
+
+@dataclass
+class CompiledTrail(Trail):
+    """The same, compiled: the rows' inputs are kept, and the accepted path is computed again."""
+
+    order: Order
+    lead: int
+    before: torch.Tensor
+    rows: Prepared
+    single: torch.Tensor | None = None
+    """The state after the only row."""
+
+    def after(self, path: Ints) -> torch.Tensor:
+        behind = path[path >= self.lead] - self.lead
+        if not len(behind):
+            return self.before
+        if self.single is not None:
+            return self.single
+        found = torch.empty_like(self.before)
+        scan(self.order.path_to(int(behind[-1])), self.before, self.rows, None, found)
+        return found
+
+    def outputs(self) -> torch.Tensor:
+        """``[rows, heads, width]``"""
+        heads, lines, line = _by_heads(self.before, self.rows).shape
+        out = torch.empty(len(self.order.parents), heads, line if isinstance(self.rows, DeltaRows) else lines)
+        self.single = torch.empty_like(self.before) if self.order.single else None
+        scan(self.order.every(), self.before, self.rows, out, self.single)
+        return out
+
+
+def scan(
+    visits: Visits, state: torch.Tensor, rows: Prepared, outputs: torch.Tensor | None, final: torch.Tensor | None
+) -> None:
+    """A compiled recurrence from a state."""
+    before, behind = _by_heads(state, rows), None if final is None else _by_heads(final, rows)
+    if isinstance(rows, DeltaRows):
+        delta_rule(visits, before, rows, outputs, behind)
+    else:
+        diagonal(visits, before, rows, outputs, behind)
+
+
+def _by_heads(state: torch.Tensor, rows: Prepared) -> torch.Tensor:
+    """``[heads, ...]``; the state of Mamba-1 is that of one head."""
+    return state if state.dim() == 3 else state[None]
+
+
+@cache
+def compiles() -> bool:
+    """Whether recurrences are compiled here."""
+    return without_numba() is None
 
 
 def _owned(state: torch.Tensor) -> torch.Tensor:
@@ -105,19 +160,45 @@ class RecurrentForward:
         key, given = self._key(), kind.given(args, kwargs)
         self._calls += 1
         outputs, order = list[torch.Tensor](), list[Ints]()
+        compiled = next(iter(given.rows.values())).device.type == "cpu" and compiles()
         for part in self._walk.parts:
+            before = part.rows.states.recurrent.get(key)
             if part.lead:
-                out, state = kind.read(given.at(part.read), part.rows.states.recurrent.get(key))
+                out, before = self._read(kind, given.at(part.read), before, compiled=compiled)
                 outputs.append(out)
                 order.append(np.arange(part.read.start, part.read.stop))
-            else:
-                state = part.rows.states.recurrent[key]
-            if not part.held:
-                part.rows.tentatives.trails[key] = StateTrail(kind, part.lead, state)
-        if self._walk.levels:
+            assert before is not None, "the first token of a text is read"
+            if compiled and part.count > part.lead:
+                outputs.append(self._scan(kind, key, given.at(part.nodes), before, part))
+                order.append(np.arange(part.nodes.start, part.nodes.stop))
+            elif not part.held:
+                part.rows.tentatives.trails[key] = StateTrail(kind, part.lead, before)
+        if not compiled and self._walk.levels:
             self._take_levels(kind, key, given, outputs, order)
         rows = _in_order(outputs, order)
         return kind.output(rows), rows.new_empty(1)
+
+    def _read(
+        self, kind: Kind, given: Given, before: torch.Tensor | None, *, compiled: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows in one piece; row by row where transformers' function cannot go on from a state."""
+        if before is None or kind.state is not None or not compiled:
+            return kind.read(given, before)
+        rows, finish = kind.compiled(given)
+        trail = CompiledTrail(Order(np.arange(-1, len(rows.decay) - 1)), 0, before, rows)
+        return finish(trail.outputs()), trail.after(np.arange(len(rows.decay)))
+
+    def _scan(self, kind: Kind, key: Key, given: Given, before: torch.Tensor, part: Part) -> torch.Tensor:
+        """The outputs of a part's fresh rows. Rows that are held are computed again, which reads no weight."""
+        rows, finish = kind.compiled(given)
+        if part.held:
+            first = part.rows.tentatives.trails[key]
+            before = first.after(np.arange(part.rows.tentatives.lead))
+            if isinstance(first, CompiledTrail):
+                rows = _joined(first.rows, rows)
+        trail = CompiledTrail(part.order, part.rows.tentatives.lead, before.contiguous(), rows)
+        part.rows.tentatives.trails[key] = trail
+        return finish(trail.outputs()[-part.count + part.lead :])
 
     def _take_levels(
         self, kind: Kind, key: Key, given: Given, outputs: list[torch.Tensor], order: list[Ints]
@@ -152,6 +233,16 @@ class RecurrentForward:
             trail.given = given.at(part.nodes).behind(trail.given if part.held else None)
 
 
+def _joined(first: Prepared, more: Prepared) -> Prepared:
+    """Rows, and more rows behind them."""
+    both = {
+        name: torch.cat([value, getattr(more, name)])
+        for name, value in first._asdict().items()
+        if value is not None and name != "rates"
+    }
+    return first._replace(**both)
+
+
 def _trail(part: Part, key: Key) -> StateTrail:
     trail = part.rows.tentatives.trails[key]
     assert isinstance(trail, StateTrail), "this forward made it"
@@ -180,4 +271,6 @@ def _convolved(
         total = total + wide[:, place] * weight[:, place]
     if bias is not None:
         total = total + bias
+    if activation == "silu" and total.device.type == "cpu":
+        return silu(total.float()).to(seen.dtype)
     return (total if activation is None else ACT2FN[activation](total)).to(seen.dtype)

@@ -14,9 +14,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
+from paceline.targets.hf.recurrent.scans import DeltaRows, DiagonalRows
+
 Function = Callable[..., Any]
+Prepared = DeltaRows | DiagonalRows
+Finish = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,11 @@ class Kind(ABC):
         return rows.movedim(0, self.output_axis - 1)[None]
 
     @abstractmethod
+    def compiled(self, given: Given) -> tuple[Prepared, Finish]:
+        """The rows as compiled recurrences take them, and what follows on their outputs. What is computed for a row
+        does not depend on how many there are: numpy's functions treat all numbers alike, and torch's do not."""
+
+    @abstractmethod
     def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One token of each row: outputs ``[rows, ...]`` and the states after it, of the states ``[rows, ...]`` before
         it, which stay as they are."""
@@ -101,6 +111,14 @@ class Delta(Kind):
     axes: ClassVar = {"query": 1, "key": 1, "value": 1, "g": 1, "beta": 1}
     state = "initial_state"
     wants_state = "output_final_state"
+
+    def compiled(self, given: Given) -> tuple[Prepared, Finish]:
+        query, key, value, decay, beta = (given.rows[name].float() for name in self.axes)
+        if given.others["use_qk_l2norm_in_kernel"]:
+            query, key = _normed(query), _normed(key)
+        query = query * query.shape[-1] ** -0.5
+        kind = given.rows["value"].dtype
+        return DeltaRows(query, key, value, _exp(decay), beta), lambda out: out.to(kind)
 
     def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         named = {name: value[:, None] for name, value in given.rows.items()}
@@ -115,6 +133,17 @@ class Mamba2(Kind):
     axes: ClassVar = {"hidden_states": 1, "dt": 1, "B": 1, "C": 1}
     state = "initial_states"
     wants_state = "return_final_states"
+
+    def compiled(self, given: Given) -> tuple[Prepared, Finish]:
+        inputs, steps, before, after = (given.rows[name].float() for name in self.axes)
+        others, kind = given.others, given.rows["hidden_states"].dtype
+        steps = _steps(steps, others["dt_bias"], softplus=others["dt_softplus"])
+        rows = DiagonalRows(inputs * steps[..., None], _exp(steps * others["A"].float()), before, after)
+        skip = others["D"]
+        if skip is None:
+            return rows, lambda out: out.to(kind)
+        skipped = inputs * skip.float()[:, None]
+        return rows, lambda out: (out + skipped[-len(out) :]).to(kind)
 
     def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows, others, after = given.rows, given.others, states.clone()
@@ -144,6 +173,23 @@ class Mamba1(Kind):
     state = None
     wants_state = "return_last_state"
 
+    def compiled(self, given: Given) -> tuple[Prepared, Finish]:
+        inputs, steps, before, after = (given.rows[name].float() for name in ("hidden_states", "dt", "B", "C"))
+        others, kind = given.others, given.rows["hidden_states"].dtype
+        steps = _steps(steps, others["delta_bias"], softplus=others["delta_softplus"])
+        rates = others["A"].float()[None].contiguous()
+        rows = DiagonalRows((inputs * steps)[:, None], steps[:, None], before[:, None], after[:, None], rates)
+        skip = None if others["D"] is None else inputs * others["D"].float()
+        gate = given.rows.get("z")
+        gates = None if gate is None else silu(gate.float())
+
+        def finish(out: torch.Tensor) -> torch.Tensor:
+            found = out[:, 0]
+            found = found if skip is None else found + skip[-len(out) :]
+            return (found if gates is None else found * gates[-len(out) :]).to(kind)
+
+        return rows, finish
+
     def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows, others, after = given.rows, given.others, states.clone()
         out = self.single(
@@ -171,6 +217,31 @@ def functions() -> dict[str, tuple[type[Kind], str]]:
         "mamba_selective_scan": (Mamba1, "mamba_selective_state_update"),
     }
 
+
+def _normed(rows: torch.Tensor) -> torch.Tensor:
+    return rows * torch.rsqrt((rows * rows).sum(dim=-1, keepdim=True) + 1e-6)
+
+
+def _exp(values: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.exp(values.numpy()))
+
+
+def silu(values: torch.Tensor) -> torch.Tensor:
+    """On a CPU, the same for every number, wherever it stands: torch's rounds in another way at the end of a row."""
+    return values / (1 + _exp(-values))
+
+
+def _steps(given: torch.Tensor, bias: torch.Tensor | None, *, softplus: bool) -> torch.Tensor:
+    """The step sizes of Mamba."""
+    steps = given if bias is None else given + bias.float()
+    if not softplus:
+        return steps
+    values = steps.numpy()
+    return torch.from_numpy(np.where(values > LINEAR, values, np.log1p(np.exp(np.minimum(values, LINEAR)))))
+
+
+LINEAR = 20.0
+"""Behind this, torch's softplus returns its argument."""
 
 CONVOLUTION = "causal_conv1d_fn"
 """The function of a convolution over many rows."""

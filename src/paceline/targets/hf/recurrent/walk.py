@@ -15,6 +15,7 @@ import torch
 
 from paceline.targets.base import Request
 from paceline.targets.hf.recurrent.rows import StateRows
+from paceline.targets.hf.recurrent.scans import Visits
 from paceline.tree import ROOT, Ints, is_chain
 
 
@@ -63,6 +64,11 @@ class Part:
             depths.append(0 if parent < first else depths[parent - first] + 1)
         return np.array(depths, np.int64)
 
+    @cached_property
+    def order(self) -> Order:
+        first = self.rows.tentatives.lead
+        return Order(np.maximum(self.parents[first:] - first, ROOT))
+
     def columns(self, width: int) -> Ints:
         """``[nodes, width]``: of each node which inputs its convolution reads, its own last: numbers in the
         ``width - 1`` inputs before the tentative rows, then those of the tentative rows."""
@@ -71,6 +77,31 @@ class Part:
             above[row, -1] = row + width - 1
             above[row, :-1] = np.arange(width - 1) if parent == ROOT else above[parent, 1:]
         return above[self.held + self.lead :]
+
+
+class Order:
+    """The tree of a sequence's rows that were not read in one piece, and in which order compiled recurrences take
+    them."""
+
+    def __init__(self, parents: Ints) -> None:
+        self.parents = parents
+        self._visits: dict[int | None, Visits] = {}
+
+    @property
+    def single(self) -> bool:
+        return len(self.parents) == 1
+
+    def every(self) -> Visits:
+        """All rows. Of a single one the state is kept at once: plain decoding accepts it."""
+        if None not in self._visits:
+            self._visits[None] = Visits(self.parents, 0 if self.single else None)
+        return self._visits[None]
+
+    def path_to(self, row: int) -> Visits:
+        """The path to a row, whose state is kept."""
+        if row not in self._visits:
+            self._visits[row] = Visits(self.parents, row, path_only=True)
+        return self._visits[row]
 
 
 class Walk:
