@@ -23,13 +23,12 @@ from paceline.targets.pocket.ballast import (
     NOISE_SCALE,
     NewWeights,
     forbid,
-    real_layers,
     widened,
     widened_config,
 )
 from paceline.targets.pocket.bundle import Bundle, assembled, read_bundle, read_tokenizer
 from paceline.targets.pocket.names import POCKET_NAMES
-from paceline.targets.pocket.shape import CLOSE_ENOUGH, ModelShape, choose_shape, read_ballast
+from paceline.targets.pocket.shape import CLOSE_ENOUGH, ModelShape, choose_shape, read_ballast, real_layers
 from paceline_lab.check.adversaries import OracleDrafter
 from thinning import thinned
 

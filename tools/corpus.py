@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import InputError
-from paceline_make.texts.corpus import open_corpus
 
 PASSAGE_CHARACTERS = 5000
 """Lines are gathered into passages of about this length; an end-of-text token stands between passages."""
@@ -69,7 +67,7 @@ def _passages(path: Path) -> Iterator[str]:
     if not path.is_file():
         raise InputError(f"no text at {path}; give --text the folder that holds {', '.join(s.file for s in SOURCES)}")
     gathered, characters = list[str](), 0
-    for line in chain.from_iterable(map(str.splitlines, open_corpus([path]).texts())):
+    for line in path.read_text(encoding="utf8").splitlines():
         if line.strip():
             gathered.append(line)
             characters += len(line)

@@ -26,7 +26,7 @@ import torch
 
 from paceline.targets.pocket.bundle import Bundle
 from paceline.targets.pocket.llama import Config
-from paceline.targets.pocket.shape import ModelShape
+from paceline.targets.pocket.shape import ModelShape, real_layers
 
 IMPOSSIBLE = -60_000.0
 """The bias of a new id: finite in float16, and with weight 0 at any temperature below some hundreds."""
@@ -50,11 +50,6 @@ def widened_config(config: Config, shape: ModelShape) -> Config:
     wide.intermediate_size = shape.units
     wide.vocab_size = shape.vocab
     return wide
-
-
-def real_layers(layers: int, real: int) -> dict[int, int]:
-    """The places of the small model's layers in the large one: large number -> small number."""
-    return {(number + 1) * layers // real - 1: number for number in range(real)}
 
 
 def widened(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, device: torch.device) -> dict[str, torch.Tensor]:

@@ -101,6 +101,11 @@ def choose_shape(ballast: Ballast, config: Config) -> ModelShape:
     return min(shapes, key=lambda shape: _oddness(shape, ballast.size, config))
 
 
+def real_layers(layers: int, real: int) -> dict[int, int]:
+    """The places of the small model's layers in the large one: large number -> small number."""
+    return {(number + 1) * layers // real - 1: number for number in range(real)}
+
+
 def _close_shapes(size: int, vocab: int, config: Config) -> Iterator[ModelShape]:
     least = config.intermediate_size
     for ratio in RATIOS:
