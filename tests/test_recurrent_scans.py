@@ -135,9 +135,9 @@ def along(case: Case, row: int, threads: int = 1) -> tuple[Tensor, Tensor]:
     """The output and the state of a row, whose path is computed a row at a time."""
     state, output = case.state, torch.empty(0)
     for step in Visits(case.parents).path(row):
-        behind = torch.full_like(state, torch.nan)
-        output = case.run(Visits([-1], kept=0), state, behind, slice(step, step + 1), threads)[0]
-        state = behind
+        after = torch.full_like(state, torch.nan)
+        output = case.run(Visits([-1], kept=0), state, after, slice(step, step + 1), threads)[0]
+        state = after
     return output, state
 
 
@@ -226,11 +226,11 @@ def test_a_siblings_state_is_seen() -> None:
 def check_slots(visits: Visits) -> int:
     """A row finds its parent's state, which no other row has replaced; the number of slots that rows are in."""
     holds: dict[int, int] = {-1: -1}
-    for row, before, behind in visits.table.tolist():
+    for row, before, after in visits.table.tolist():
         assert holds[before] == visits.parents[row]
-        assert behind != -1
-        assert (behind == -2) == (row == visits.kept)
-        holds[behind] = row
+        assert after != -1
+        assert (after == -2) == (row == visits.kept)
+        holds[after] = row
     return len(holds.keys() - {-1, -2})
 
 

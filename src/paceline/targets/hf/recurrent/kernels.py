@@ -63,9 +63,9 @@ def delta(job: int, thread: int) -> None:
         head, (column, width) = item // parts, _columns(item % parts, J[table.LINE])
         offset, group, begin = head * size * line + FLOAT * column, head // served * size, head * line + FLOAT * column
         for visit in range(J[table.COUNT]):
-            row, before, behind = _visit(J[table.VISITS], visit)
+            row, before, after = _visit(J[table.VISITS], visit)
             source, source_line = _place(job, thread, before, offset, line, FLOAT * width)
-            target, target_line = _place(job, thread, behind, offset, line, FLOAT * width)
+            target, target_line = _place(job, thread, after, offset, line, FLOAT * width)
             query = J[table.QUERY] + FLOAT * (row * J[table.QUERY_ROW] + group)
             key = J[table.KEY] + FLOAT * (row * J[table.KEY_ROW] + group)
             value = J[table.VALUE] + FLOAT * row * J[table.VALUE_ROW] + begin
@@ -84,7 +84,7 @@ def delta(job: int, thread: int) -> None:
 
 @compiled()
 def _visit(visits: int, number: int) -> tuple[int, int, int]:
-    """A row, and the places of the state before and behind it."""
+    """A row, and the places of the state before and after it."""
     found = longs_at(visits + 8 * 3 * number)
     return found[0], found[1], found[2]
 
@@ -99,9 +99,9 @@ def diagonal(job: int, thread: int) -> None:
         head, first = item // parts, item % parts * some
         count, begin, group = min(some, lines - first), head * lines + first, head // served * size
         for visit in range(J[table.COUNT]):
-            row, before, behind = _visit(J[table.VISITS], visit)
+            row, before, after = _visit(J[table.VISITS], visit)
             source, _ = _place(job, thread, before, FLOAT * begin * size, 0, 0)
-            target, _ = _place(job, thread, behind, FLOAT * begin * size, 0, 0)
+            target, _ = _place(job, thread, after, FLOAT * begin * size, 0, 0)
             x = J[table.VALUE] + FLOAT * (row * J[table.VALUE_ROW] + begin)
             b = J[table.KEY] + FLOAT * (row * J[table.KEY_ROW] + group)
             c = J[table.QUERY] + FLOAT * (row * J[table.QUERY_ROW] + group)

@@ -5,7 +5,9 @@ diagonal recurrence of Mamba (`diagonal`), where each number of a state has a se
 outputs are floats. A row continues the state of its parent. Its output and its state depend bitwise on its path alone:
 they are those of a call for each row of the path, each with the state that the last call left.
 
-The rows are visited in depth-first order (`Visits`), so few states are in memory at a time.
+The rows are visited in depth-first order (`Visits`), so few states are in memory at a time. Heads are shared by the
+``threads`` of `fused.team`. Between operations of torch on as many threads, one is faster: idle threads of both kinds
+look for work on the same cores.
 """
 
 from __future__ import annotations
@@ -63,12 +65,14 @@ class DiagonalRows(NamedTuple):
 
 
 class Visits:
-    """The order in which rows are computed, and where their states are meanwhile. A row takes its parent's slot if it
-    is the parent's last child, else another one. One object serves all layers of a forward; one thread at a time."""
+    """The order in which rows are computed, and the slots where their states are in the meantime. A row takes its
+    parent's slot if it is the parent's last child, else another one. One object serves all layers of a forward, one
+    thread at a time."""
 
     def __init__(self, parents: Sequence[int] | Table, kept: int | None = None, *, path_only: bool = False) -> None:
-        """``parents`` has an earlier row for each row, or -1 for the state before the draft. The state behind the row
-        ``kept`` is written to memory of the caller's; with ``path_only``, no row outside its path is computed."""
+        """``parents`` has an earlier row for each row, or -1 for the state before the draft. The state after the row
+        ``kept`` is written to memory that the caller gives. With ``path_only``, only the rows of its path are
+        computed."""
         self.parents = [int(parent) for parent in parents]
         if not all(-1 <= parent < row for row, parent in enumerate(self.parents)):
             raise ValueError(f"each parent must be an earlier row or -1: {self.parents}")
@@ -78,7 +82,7 @@ class Visits:
         rows = range(len(self.parents)) if not path_only else [] if kept is None else self.path(kept)
         self.is_path = all(self.parents[row] == before for row, before in zip(rows, [-1, *rows], strict=False))
         self.table, self.slots = self._visits(rows)
-        self._scratch = torch.empty(0)
+        self._scratch = torch.empty(0, dtype=torch.float32, device="cpu")
 
     def path(self, row: int) -> list[int]:
         """A row's ancestors, from the first one, and the row."""
@@ -89,13 +93,13 @@ class Visits:
         return found[::-1]
 
     def scratch(self, floats: int) -> int:
-        """The address of memory for so many floats."""
+        """The address of memory for this number of floats."""
         if self._scratch.numel() < floats:
             self._scratch = torch.empty(floats, dtype=torch.float32, device="cpu")
         return self._scratch.data_ptr()
 
     def _visits(self, rows: Sequence[int]) -> tuple[Table, int]:
-        """For each visit the row and the places of the states before and behind it; how many slots there are."""
+        """For each visit the row and the places of the states before and after it; how many slots there are."""
         children = self._children(rows)
         last = {parent: line[-1] for parent, line in children.items()}
         open_, free, slots, found = children.get(-1, [])[::-1], list[int](), 0, list[tuple[int, int, int]]()
@@ -142,10 +146,10 @@ def delta_rule(
     rows: DeltaRows,
     outputs: Tensor | None = None,
     final: Tensor | None = None,
-    threads: int | None = None,
+    threads: int = 1,
 ) -> None:
     """Of each head's state ``[H, K, V]``, S: ``S *= decay; S += key (value - S key) beta; output = S query``. Write the
-    ``outputs`` ``[n, H, V]`` of all visited rows, and to ``final`` the state behind the row that is kept. For a path,
+    ``outputs`` ``[n, H, V]`` of all visited rows, and to ``final`` the state after the row that is kept. For a path,
     ``final`` may be ``state``."""
     from paceline.targets.hf.recurrent import kernels
     from paceline.targets.hf.recurrent.steps import WIDE
@@ -172,12 +176,13 @@ def diagonal(
     rows: DiagonalRows,
     outputs: Tensor | None = None,
     final: Tensor | None = None,
-    threads: int | None = None,
+    threads: int = 1,
 ) -> None:
     """Of each head's state ``[H, P, N]``, S: ``S *= decay; S += input B; output = S C``. Write the ``outputs``
-    ``[n, H, P]`` of all visited rows, and to ``final`` the state behind the row that is kept. For a path, ``final`` may
+    ``[n, H, P]`` of all visited rows, and to ``final`` the state after the row that is kept. For a path, ``final`` may
     be ``state``."""
     from paceline.targets.hf.recurrent import kernels
+    from paceline.targets.hf.recurrent.steps import LINES
 
     heads, width, size = state.shape
     n, groups = len(visits.parents), rows.B.shape[1]
@@ -187,7 +192,7 @@ def diagonal(
     if rows.rates is not None:
         _sized(rows.rates, (heads, width, size))
         job[table.RATES] = rows.rates.data_ptr()
-    job[table.TOGETHER] = together = max(4, PART_FLOATS // size // 4 * 4)
+    job[table.TOGETHER] = together = max(LINES, PART_FLOATS // size // LINES * LINES)
     given = [
         _into(job, table.VALUE, rows.inputs, (n, heads, width)),
         _into(job, table.KEY, rows.B, (n, groups, size)),
@@ -198,16 +203,16 @@ def diagonal(
 
 
 def _job(
-    function: int, visits: Visits, state: Tensor, outputs: Tensor | None, final: Tensor | None, threads: int | None
+    function: int, visits: Visits, state: Tensor, outputs: Tensor | None, final: Tensor | None, threads: int
 ) -> Table:
-    """What a job of both kinds has."""
+    """The fields that jobs of both kinds share."""
     _sized(state, tuple(state.shape))
     _sized(final, tuple(state.shape))
     assert (final is None) == (visits.kept is None), "a state is kept where there is memory for it"
     if final is not None and final.data_ptr() == state.data_ptr():
         assert visits.is_path, "rows of other branches still need the state before the draft"
     job = np.zeros(table.JOB, np.int64)
-    job[layout.FUNCTION], job[layout.THREADS] = function, threads or torch.get_num_threads()
+    job[layout.FUNCTION], job[layout.THREADS] = function, threads
     job[table.VISITS], job[table.COUNT], job[table.SLOTS] = visits.table.ctypes.data, len(visits.table), visits.slots
     job[table.HEADS], job[table.STATE] = len(state), state.data_ptr()
     job[table.FINAL] = 0 if final is None else final.data_ptr()
@@ -216,7 +221,7 @@ def _job(
 
 
 def _sized(tensor: Tensor | None, sizes: tuple[int, ...]) -> None:
-    """Make sure that memory which is read or written as a whole has the form that a kernel takes for granted."""
+    """Check the form of a tensor that the kernels read or write as one piece of memory."""
     if tensor is None:
         return
     assert tensor.shape == sizes, f"{tuple(tensor.shape)} instead of {sizes}"
@@ -235,7 +240,7 @@ def _into(job: Table, field: int, rows: Tensor, sizes: tuple[int, ...]) -> Tenso
 
 
 def _read(job: Table, rows: Tensor | None, sizes: tuple[int, ...]) -> Tensor | None:
-    """What outputs are read with. If no outputs are needed, nothing need be given."""
+    """Say where the queries or C are, which only outputs need."""
     if rows is not None:
         return _into(job, table.QUERY, rows, sizes)
     assert not job[table.OUT], "outputs need it"
@@ -249,7 +254,8 @@ def _steps(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _run(job: Table, visits: Visits, floats: int, given: Sequence[Tensor | None]) -> None:
-    """Compute; a part of a state has at most so many ``floats``. ``given`` is what addresses in the job belong to."""
+    """Compute. A part of a state has at most ``floats`` floats. ``given`` holds the tensors whose addresses are in the
+    job."""
     from paceline.targets.hf.fused.team import TEAM
 
     if not len(visits.table):

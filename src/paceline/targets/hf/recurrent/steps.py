@@ -24,7 +24,7 @@ WIDE = 32
 """Columns of a state that the delta rule computes together: so few that those of two rows fit into the nearest
 cache."""
 LOWEST, HIGHEST = -87.0, 88.0
-"""Exponentials of other numbers are taken for those of these."""
+"""The least and the largest number whose exponential is computed; numbers beyond are replaced by them."""
 MAGIC = 12582912.0
 """Next to a number as large as this, floats are whole."""
 LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 0.693359375, -2.12194440e-4
@@ -132,7 +132,7 @@ class _Delta:
         return [builder.fmul(floats.load(self._part(line, part)), decay) for part in range(self._vectors)]
 
     def _updated(self, number: Any, deltas: list[Any]) -> list[Any]:
-        """A line of the state behind the row, which is stored."""
+        """A line of the state after the row, which is stored."""
         builder, floats = self._builder, self._floats
         key = floats.spread(floats.at(self._key, number))
         line = builder.add(self._target, builder.mul(number, self._target_line))
@@ -279,11 +279,11 @@ def _diagonal(*, full: bool) -> Any:
 
 
 delta_wide, delta_narrow, delta_one = _delta(LANES, WIDE // LANES), _delta(LANES, 1), _delta(1, 1)
-"""The delta rule for `WIDE` columns, for one vector of them, and for one. The addresses of the state before and behind
+"""The delta rule for `WIDE` columns, for one vector of them, and for one. The addresses of the state before and after
 the row, each with the bytes from one line to the next; the number of lines; the addresses of the row's query, key,
 value and decay, with the bytes from one decay to the next (0 if there is one for all lines), and of beta and the
 output (0 if it is not needed)."""
 diagonal_even, diagonal_full = _diagonal(full=False), _diagonal(full=True)
-"""The diagonal recurrence with one decay, and with one for each number. The addresses of the state before and behind
+"""The diagonal recurrence with one decay, and with one for each number. The addresses of the state before and after
 the row; the number of lines and their size; the addresses of the row's input and decay, of the rates, and of the row's
 B, C and output (0 if it is not needed)."""

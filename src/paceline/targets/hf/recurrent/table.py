@@ -12,7 +12,7 @@ from paceline.targets.hf.fused import layout
     RATES,                                                         # those of Mamba-1, or 0
     JOB,
 ) = range(layout.MEETING + 1, layout.MEETING + 27)
-"""Behind the fields of every job: `layout.FUNCTION`, `layout.THREADS` and `layout.MEETING`."""
+"""They follow the fields of every job: `layout.FUNCTION`, `layout.THREADS` and `layout.MEETING`."""
 # fmt: on
 
 # A place of a state: the number of a slot, or the state before the draft, or the state that is kept.
