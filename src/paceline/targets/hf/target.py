@@ -91,6 +91,8 @@ class HFTarget(Target):
         self.compiles = False
         """Whether forwards should be compiled. The probe has to find them right."""
         self.fixed = None if fixed_shapes is False or self._own.recurrent else self._fixed(fixed_shapes)
+        if self._own.recurrent and fixed_shapes is not False and model.device.type == "cuda":
+            self.note = "forwards are not recorded, for layers keep a state"
         self.paths: list[ForwardPath] = [self._own] if self.fixed is None else [self.fixed, self._own]
         self._one_at_a_time = threading.RLock() if self.fixed is None else self.fixed.slab.lock
 
