@@ -87,6 +87,7 @@ EXTRA: dict[str, dict[str, Any]] = {
     **{name: {"num_key_value_heads": 4} for name in ("dots3_note", "dots3_note_text")},
     "gemma4_assistant": {"hidden_size_per_layer_input": 0},
     "mamba2": {"num_heads": 8},
+    "xlstm": {"hidden_size": 128, "embedding_dim": 128},
     "xmod": {"default_language": "en_XX"},
     "zaya": {"num_experts_per_tok": 1},
 }

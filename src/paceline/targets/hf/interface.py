@@ -99,6 +99,12 @@ class ForwardCache(Cache):
     ) -> torch.Tensor:
         return recurrent_states
 
+    def get_linear_cache(self, layer_idx: int) -> None:
+        return None
+
+    def set_linear_cache(self, layer_idx: int, linear_cache: torch.Tensor) -> None:
+        pass
+
     def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
         return False
 

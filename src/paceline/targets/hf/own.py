@@ -21,7 +21,7 @@ import torch
 from paceline.targets.base import Request
 from paceline.targets.hf.attention import MaskScratch, PackedKVCache, Segment, causal_mask
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
-from paceline.targets.hf.recurrent import functions
+from paceline.targets.hf.recurrent import mixers
 from paceline.targets.hf.rope import RotatedRows, Switch, rotary_modules, rotary_position, rotated_as_of
 from paceline.targets.hf.snapshot import ModelSnapshot
 from paceline.targets.hf.taps import Anatomy, tapped
@@ -80,12 +80,13 @@ class OwnForward(ForwardPath):
         self.model = model
         self.mode = mode
         self.anatomy = Anatomy(model)
-        self.layer_types = list(getattr(config, "layer_types", None) or _layer_types(config))
         homes = {type(module).__module__ for module in model.modules()}
-        self.recurrent = any(map(functions.knows, homes))
+        self.recurrent = any(map(mixers.knows, homes))
         """Whether layers keep a state that each token changes."""
+        self.family = next((found for home in homes if (found := mixers.family_of(home)) is not None), mixers.USUAL)
         if self.recurrent:
-            functions.install(homes)
+            mixers.install(homes)
+        self.layer_types = list(getattr(config, "layer_types", None) or _layer_types(config, self.family.attends))
         self.window: int | None = getattr(config, "sliding_window", None)
         self._switch = switch
         self._scratch = MaskScratch()
@@ -125,6 +126,8 @@ class OwnForward(ForwardPath):
 
     def with_cache(self, cache: Cache) -> dict[str, Cache]:
         """The argument that gives the model this cache."""
+        if not self.family.takes_cache:
+            return {}
         assert self.cache_name is not None, "the probe refuses models that take no cache"
         return {self.cache_name: cache}
 
@@ -160,7 +163,9 @@ class OwnForward(ForwardPath):
             with attention_is(self._native(), self.model):
                 ids = tokens[None].to(self.model.device)
                 inputs = self._elsewhere(ids) if self.moved else {"attention_mask": torch.ones_like(ids)}
-                logits: torch.Tensor = self.model(input_ids=ids, use_cache=bool(self.moved), **inputs).logits[0]
+                logits: torch.Tensor = self.model(
+                    input_ids=ids, use_cache=bool(self.moved) and self.family.uses_cache, **inputs
+                ).logits[0]
         finally:
             if hook is not None:
                 hook.remove()
@@ -221,7 +226,7 @@ class OwnForward(ForwardPath):
         tokens = torch.from_numpy(joined([request.tokens for request in job.requests]))
         inputs: dict[str, Any] = {
             "input_ids": tokens[None].to(device),
-            "use_cache": True,
+            "use_cache": self.family.uses_cache,
             **self.with_cache(forward),
         }
         if self.takes_positions:
@@ -242,6 +247,7 @@ def joined(arrays: Sequence[Ints]) -> Ints:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _layer_types(config: Any) -> list[str]:
+def _layer_types(config: Any, attends: bool) -> list[str]:
     kind = "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
+    kind = kind if attends else "recurrent"
     return [kind] * config.num_hidden_layers

@@ -140,7 +140,7 @@ def _unlike(target: HFTarget, fixed: FixedPath) -> str | None:
 
 
 def _find_mode(target: HFTarget) -> None:
-    if target.own.cache_name is None:
+    if target.own.cache_name is None and target.own.family.takes_cache:
         raise _refusal(
             target,
             "takes no cache of keys and values under a name that is known here, so a draft cannot be scored behind a "
