@@ -28,10 +28,14 @@ MODULES = {
     "zaya": ("ZayaCCAProjection", {"cache": None}),
     "recurrent_gemma": ("RecurrentGemmaRecurrentBlock", {"attention_mask": None, "use_cache": False}),
     "xlstm": ("xLSTMLayer", {}),
+    "qwen4_exp_text": ("Qwen4ExpTextPLELayer", {"cache": None}),
+    "inkling2_text": ("Inkling2DynamicShortConvolution", {}),
     "rwkv-attention": ("RwkvSelfAttention", {}),
     "rwkv-feed-forward": ("RwkvFeedForward", {}),
 }
 """By names of cases: the class, and the arguments that it needs besides its rows."""
+WIDTHS = {"qwen4_exp_text": 256, "inkling2_text": 32}
+"""Of the rows, where it is not the model's."""
 
 
 class Layer:
@@ -45,16 +49,19 @@ class Layer:
         mixers.install({type(module).__module__ for module in model.modules()})
         self.module: Any = next(module for module in model.modules() if type(module).__name__ == kind)
         drawn = torch.Generator().manual_seed(5)
-        width = model.get_input_embeddings().weight.shape[1]  # type: ignore[operator, union-attr]
-        self.table = torch.randn(TOKENS, width, generator=drawn)
-        self.positions = "position_ids" if name == "recurrent_gemma" else None
+        self.table = torch.randn(TOKENS, WIDTHS.get(name, config.hidden_size), generator=drawn)
+        self.name = name
 
     @torch.no_grad()
     def __call__(self, tokens: Ints, positions: Ints) -> torch.Tensor:
         """Outputs ``[rows, ...]`` of these rows."""
         given = dict(self.given)
-        if self.positions is not None:
-            given[self.positions] = torch.from_numpy(positions)[None]
+        if self.name == "recurrent_gemma":
+            given["position_ids"] = torch.from_numpy(positions)[None]
+        elif self.name == "qwen4_exp_text":
+            given["input_ids"] = torch.from_numpy(tokens)[None]
+        elif self.name == "inkling2_text":
+            given["dynamic_input"] = torch.cat([self.table[tokens], -self.table[tokens]], dim=-1)[None]
         out = self.module(self.table[tokens][None], **given)
         if isinstance(out, torch.Tensor):
             return out[0]

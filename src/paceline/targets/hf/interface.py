@@ -20,6 +20,8 @@ from paceline.targets.hf.recurrent.forward import RecurrentForward
 
 ATTENTION_NAME = "paceline"
 """Of our attention function in transformers."""
+INDEXER = -1
+"""Of the first layer's keys by which it chooses, in place of the layer's number."""
 HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings", "logits_to_keep"})
 """Tensors that some models pass on to attention functions for their own bookkeeping."""
 
@@ -98,6 +100,16 @@ class ForwardCache(Cache):
         self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
     ) -> torch.Tensor:
         return recurrent_states
+
+    def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> torch.Tensor:
+        """Store the keys ``[1, rows, width]`` by which a layer chooses; returns those of all rows."""
+        if self._rows is None:
+            return indexer_key_states
+        if self.alone is None:
+            raise Unsupported("a layer chooses the keys that it attends to")
+        layer, fresh = INDEXER - layer_idx, indexer_key_states[:, None]
+        self.alone.rows.write(layer, fresh, fresh[..., :0])
+        return self.alone.rows.layers[layer].span(0, self.alone.request.end)[0][:, 0]
 
     def get_linear_cache(self, layer_idx: int) -> None:
         return None

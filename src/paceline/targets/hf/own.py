@@ -20,6 +20,7 @@ import torch
 
 from paceline.targets.base import Request
 from paceline.targets.hf.attention import MaskScratch, PackedKVCache, Segment, causal_mask
+from paceline.targets.hf.indexed import IndexedLayers
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.recurrent import mixers
 from paceline.targets.hf.rope import RotatedRows, Switch, rotary_modules, rotary_position, rotated_as_of
@@ -177,6 +178,8 @@ class OwnForward(ForwardPath):
         """Arguments that place a text behind `moved` positions without rows."""
         from paceline.targets.hf.interface import ForwardCache
 
+        cache = ForwardCache(None, claimed=self.moved)
+        self._index(cache, None)
         n = ids.shape[1]
         causal = causal_mask(n, self.like)[None, None]
         kinds = sorted(set(self.layer_types))
@@ -184,7 +187,7 @@ class OwnForward(ForwardPath):
             "attention_mask": {kind: None if kind in RECURRENT_LAYERS else causal for kind in kinds}
             if len(kinds) > 1
             else causal,
-            **self.with_cache(ForwardCache(None, claimed=self.moved)),
+            **self.with_cache(cache),
         }
         if self.takes_positions:
             inputs["position_ids"] = torch.arange(self.moved, self.moved + n, device=ids.device)[None]
@@ -201,6 +204,7 @@ class OwnForward(ForwardPath):
         before = segments[0].request.end - segments[0].n
         recurrent = RecurrentForward(requests) if self.recurrent else None
         forward = ForwardCache(PackedKVCache(segments), before, self.moved + self.claimed, alone, recurrent)
+        self._index(forward, alone)
         stack.enter_context(attention_is(self._native() if alone else ATTENTION_NAME, self.model))
         stack.enter_context(computing(forward))
         if self._switch is not None:
@@ -210,6 +214,10 @@ class OwnForward(ForwardPath):
             position = max(rotary_position(request) for request in requests) + self.moved
             stack.enter_context(rotated_as_of(position, self._rotary, self.like))
         return forward
+
+    def _index(self, forward: ForwardCache, alone: Segment | None) -> None:
+        if self.family.indexes:
+            forward.layers = IndexedLayers(None if alone is None else alone.request, self.moved, self.model.device)
 
     def _native(self) -> str:
         """The attention implementation of a model that cannot use ours: its own, if that takes a float mask."""

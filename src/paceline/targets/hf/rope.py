@@ -159,7 +159,7 @@ def _reaching(forward: Callable[..., Any], beyond: torch.Tensor) -> Callable[...
 
     @wraps(forward)
     def reaching(rows: torch.Tensor, position_ids: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        shown = torch.cat([position_ids, beyond.expand(len(position_ids), 1)], dim=1)
+        shown = torch.cat([position_ids, beyond.expand(*position_ids.shape[:-1], 1)], dim=-1)
         found = forward(rows, shown, *rest, **named)
         return found[..., :-1, :] if isinstance(found, torch.Tensor) else tuple(part[..., :-1, :] for part in found)
 

@@ -336,7 +336,9 @@ def refuse_unknown(config: Any, model_class: type | None = None) -> None:
             f"{config.model_type} keeps {what} in a way that is not known here, so a refused draft could not be taken "
             f"back; {advice}"
         )
-    if strange := sorted(kinds - KNOWN_LAYERS - STATEFUL_LAYERS):
+    family = None if model_class is None else mixers.family_of(model_class.__module__)
+    indexed = {"indexed_attention"} if family is not None and family.indexes else set[str]()
+    if strange := sorted(kinds - KNOWN_LAYERS - STATEFUL_LAYERS - indexed):
         raise UnsupportedModel(
             f"{config.model_type} has layers of type {', '.join(strange)}, which are not supported yet; {advice}"
         )

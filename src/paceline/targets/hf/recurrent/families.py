@@ -133,6 +133,64 @@ class MatrixMemory(Mixer):
         return outputs[0], None
 
 
+class WindowCache:
+    """The cache that a module asks for the last inputs of its convolutions, by their numbers."""
+
+    def __init__(self, numbers: tuple[int, ...], state: State | None) -> None:
+        self._numbers = numbers
+        self._held = {} if state is None else dict(zip(numbers, state, strict=True))
+
+    @property
+    def state(self) -> State:
+        return tuple(self._held[number] for number in self._numbers)
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        return self._held.get(state_idx)
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int = 0
+    ) -> torch.Tensor:
+        before = self._held.get(state_idx)
+        missing = max(0, conv_kernel_size - conv_states.shape[-1])
+        full = F.pad(conv_states, (missing, 0)) if before is None else torch.cat([before, conv_states], dim=-1)
+        self._held[state_idx] = full[..., -conv_kernel_size:]
+        return full
+
+
+class Windowed(Mixer):
+    """A module whose state is the last inputs of convolutions."""
+
+    dropped: ClassVar = ("conv_mask", "cache", "past_key_values")
+
+    def numbers(self, module: Any) -> tuple[int, ...]:
+        """Of the convolutions."""
+        return (module.conv_idx,)
+
+    def call(self, right: Function, module: Any, given: dict[str, Any], state: State | None) -> tuple[Outputs, State]:
+        cache = WindowCache(self.numbers(module), state)
+        out = right(module, **given, cache=cache)
+        return (out,), cache.state
+
+    def result(self, outputs: Outputs) -> torch.Tensor:
+        return outputs[0]
+
+
+class Ngrams(Windowed):
+    """Qwen4's embedding of n-grams in a layer: a convolution, and the last tokens, which it keeps as inputs of another
+    one."""
+
+    rows: ClassVar = ("hidden_states", "input_ids")
+
+    def numbers(self, module: Any) -> tuple[int, ...]:
+        return 1, 2
+
+
+class DynamicConvolution(Windowed):
+    """Inkling's convolution with weights for each row."""
+
+    rows: ClassVar = ("hidden_states", "dynamic_input")
+
+
 class Column:
     """A tensor of RWKV's states, ``[batch, width, layers]``, of which only one layer's are there."""
 
@@ -187,6 +245,7 @@ class ChannelMix(TimeMix):
         return (out,), (last.value,)
 
 
+INKLING = {"inkling2": "Inkling2", "inkling2_loop": "Inkling2Loop"}
 FAMILIES = {
     "minimax": Family({"MiniMaxLightningAttention": Lightning()}, uses_cache=False),
     "zaya": Family({"ZayaCCAProjection": Compressed()}),
@@ -194,6 +253,8 @@ FAMILIES = {
         {"RecurrentGemmaRecurrentBlock": Griffin(), "RecurrentGemmaRglru": GatedUnit()}, uses_cache=False
     ),
     "xlstm": Family({"xLSTMLayer": MatrixMemory()}, takes_cache=False, uses_cache=False, attends=False),
+    **{name: Family({f"{prefix}DynamicShortConvolution": DynamicConvolution()}) for name, prefix in INKLING.items()},
+    "qwen4_exp": Family({"Qwen4ExpTextPLELayer": Ngrams()}, indexes=True),
     "rwkv": Family(
         {"RwkvSelfAttention": TimeMix(), "RwkvFeedForward": ChannelMix()},
         takes_cache=False,

@@ -193,6 +193,9 @@ class Family:
     uses_cache: bool = True
     """Whether the model is asked for a cache. Some make their own if so, or refuse ours."""
     attends: bool = True
+    """Whether any layer attends."""
+    indexes: bool = False
+    """Whether layers choose keys by those of an indexer, which they take from the mask that they are given."""
 
 
 USUAL = Family({})
