@@ -89,6 +89,8 @@ class OwnForward(ForwardPath):
             mixers.install(homes)
         self.layer_types = list(getattr(config, "layer_types", None) or _layer_types(config, self.family.attends))
         self.window: int | None = getattr(config, "sliding_window", None)
+        if self.family.slides and self.window is not None:
+            self.layer_types = [kind.replace("full_", "sliding_") for kind in self.layer_types]
         self._switch = switch
         self._scratch = MaskScratch()
         self._rotary = rotary_modules(model) if switch is not None else []

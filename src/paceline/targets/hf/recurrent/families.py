@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 
+from paceline.targets.hf.own import CACHE_NAMES
 from paceline.targets.hf.recurrent.forward import RecurrentForward
 from paceline.targets.hf.recurrent.kinds import Function
 from paceline.targets.hf.recurrent.mixers import MIXER, Family, Mixer, Outputs, State
+
+
+@cache
+def _cache_name(right: Function) -> str:
+    """The argument of a module's forward that takes the cache, whose name depends on the version of transformers."""
+    accepted = inspect.signature(right).parameters
+    return next(name for name in CACHE_NAMES if name in accepted)
+
+
+def _named(right: Function, held: Any) -> dict[str, Any]:
+    return {_cache_name(right): held}
 
 
 class LinearCache:
@@ -29,11 +43,11 @@ class Lightning(Mixer):
     """MiniMax's lightning attention, one matrix for each head."""
 
     rows: ClassVar = ("hidden_states", "position_embeddings", "position_ids")
-    dropped: ClassVar = ("attention_mask", "cache", "past_key_values")
+    dropped: ClassVar = ("attention_mask", *CACHE_NAMES)
 
     def call(self, right: Function, module: Any, given: dict[str, Any], state: State | None) -> tuple[Outputs, State]:
-        cache = LinearCache(state)
-        out, after = right(module, **given, attention_mask=None, cache=cache)
+        held = LinearCache(state)
+        out, after = right(module, **given, attention_mask=None, **_named(right, held))
         return (out,), (after,)
 
     def result(self, outputs: Outputs) -> tuple[torch.Tensor, None]:
@@ -64,13 +78,13 @@ class Compressed(Mixer):
     """Zaya's projection to queries, keys and values."""
 
     rows: ClassVar = ("hidden_states",)
-    dropped: ClassVar = ("conv_mask", "cache", "past_key_values")
+    dropped: ClassVar = ("conv_mask", *CACHE_NAMES)
 
     def call(self, right: Function, module: Any, given: dict[str, Any], state: State | None) -> tuple[Outputs, State]:
-        cache = CompressedCache(state)
-        out = right(module, **given, cache=cache)
-        assert cache.inputs is not None and cache.value is not None, "the module keeps both"
-        return tuple(out), (cache.inputs, cache.value)
+        held = CompressedCache(state)
+        out = right(module, **given, **_named(right, held))
+        assert held.inputs is not None and held.value is not None, "the module keeps both"
+        return tuple(out), (held.inputs, held.value)
 
     def result(self, outputs: Outputs) -> Outputs:
         return outputs
@@ -160,16 +174,16 @@ class WindowCache:
 class Windowed(Mixer):
     """A module whose state is the last inputs of convolutions."""
 
-    dropped: ClassVar = ("conv_mask", "cache", "past_key_values")
+    dropped: ClassVar = ("conv_mask", *CACHE_NAMES)
 
     def numbers(self, module: Any) -> tuple[int, ...]:
         """Of the convolutions."""
         return (module.conv_idx,)
 
     def call(self, right: Function, module: Any, given: dict[str, Any], state: State | None) -> tuple[Outputs, State]:
-        cache = WindowCache(self.numbers(module), state)
-        out = right(module, **given, cache=cache)
-        return (out,), cache.state
+        held = WindowCache(self.numbers(module), state)
+        out = right(module, **given, **_named(right, held))
+        return (out,), held.state
 
     def result(self, outputs: Outputs) -> torch.Tensor:
         return outputs[0]
@@ -247,7 +261,7 @@ class ChannelMix(TimeMix):
 
 INKLING = {"inkling2": "Inkling2", "inkling2_loop": "Inkling2Loop"}
 FAMILIES = {
-    "minimax": Family({"MiniMaxLightningAttention": Lightning()}, uses_cache=False),
+    "minimax": Family({"MiniMaxLightningAttention": Lightning()}, uses_cache=False, slides=True),
     "zaya": Family({"ZayaCCAProjection": Compressed()}),
     "recurrent_gemma": Family(
         {"RecurrentGemmaRecurrentBlock": Griffin(), "RecurrentGemmaRglru": GatedUnit()}, uses_cache=False

@@ -194,6 +194,8 @@ class Family:
     """Whether the model is asked for a cache. Some make their own if so, or refuse ours."""
     attends: bool = True
     """Whether any layer attends."""
+    slides: bool = False
+    """Whether the layers that the configuration calls full have its window, if it has one."""
     indexes: bool = False
     """Whether layers choose keys by those of an indexer, which they take from the mask that they are given."""
 
