@@ -42,7 +42,7 @@ FOUND = [
     ("xlstm", "switches", Support.EXACT, "packed"),  # three tensors for each layer
     ("rwkv", "small", Support.EXACT, "packed"),  # no cache, but an argument for all states
     ("qwen4_exp_text", "small", Support.EXACT, "masked"),  # embeddings of n-grams; keys are chosen by an indexer
-    ("inkling2_text", "small", Support.CHAINS, "chained"),  # a bias by the distance between rows of the cache
+    ("inkling2_text", "switches", Support.EXACT, "masked"),  # counts rows to get their distances
     ("deepseek_v4", "small", Support.REFUSED, "compressed_sparse_attention, .* not supported yet"),
     ("xlnet", "small", Support.REFUSED, "takes no cache"),  # its text may be of any length, which it calls -1
     ("openai-gpt", "small", Support.REFUSED, "takes no cache of keys and values"),

@@ -82,7 +82,13 @@ EXTRA: dict[str, dict[str, Any]] = {
     "bamba": {"mamba_n_heads": 8, "attn_layer_indices": list(range(1, LAYERS, 2))},
     "falcon_h1": {"mamba_n_heads": 8},
     "granitemoehybrid": {"mamba_n_heads": 8, "layer_types": MIXED},
-    **{name: {"unpadded_vocab_size": TINY_VOCABULARY} for name in ("inkling2_text", "inkling2_loop_text")},
+    **{
+        name: {
+            "unpadded_vocab_size": TINY_VOCABULARY,
+            "layer_types": ["hybrid", "hybrid_sliding"] * (LAYERS // 2),  # what a first layer does is seen best
+        }
+        for name in ("inkling2_text", "inkling2_loop_text")
+    },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
     **{name: {"num_key_value_heads": 4} for name in ("dots3_note", "dots3_note_text")},
@@ -213,7 +219,8 @@ def redraw(model: PreTrainedModel, generator: torch.Generator) -> None:
             parameter.copy_((tokens.weight + EMBEDDING * noise) / math.sqrt(2))
         elif parameter.ndim < 2:
             parameter.copy_(_moved(name, parameter, noise))
-        elif parameter.ndim == 3 and parameter.shape[1] == 1:  # a convolution of each channel with its own past
+        elif (parameter.ndim == 3 and parameter.shape[1] == 1) or "static_weight" in name:
+            # a convolution of each channel with its own past
             parameter.copy_(noise)
         else:
             parameter.copy_(_mixing(noise))

@@ -1,4 +1,4 @@
-"""What models with an indexer read of the layers of a cache."""
+"""What some models read of a cache besides rows: positions of all rows, and what makes positions of their numbers."""
 
 from __future__ import annotations
 
@@ -32,3 +32,11 @@ class IndexedLayers(list[Any]):
     @indexer_position_ids.setter
     def indexer_position_ids(self, position_ids: torch.Tensor) -> None:
         """Rows know their positions."""
+
+
+def offsets(request: Request, moved: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is added to the numbers of the fresh rows, and of all rows, to get their positions."""
+    keys = np.concatenate([np.arange(request.rows.committed), request.tentative_positions])
+    found = (positions - np.arange(len(positions)) + moved for positions in (request.positions, keys))
+    queries, rows = (torch.from_numpy(each).to(device) for each in found)
+    return queries, rows

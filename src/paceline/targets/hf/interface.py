@@ -43,6 +43,8 @@ class ForwardCache(Cache):
         super().__init__(layers=[])
         self.recurrent = recurrent
         self._rows, self._before, self._claimed, self.alone = rows, before, claimed, alone
+        self.offsets: tuple[Any, Any] | None = None
+        """What is added to the numbers of queries and of keys to get their positions, where a model counts them."""
         self.windows: list[int | None] = []
         """The window that each layer named so far."""
         self._written: tuple[int, torch.Tensor, torch.Tensor] | None = None
@@ -126,8 +128,11 @@ class ForwardCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self._before + self._claimed
 
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self._before + query_length, 0
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
+        return self._before + query_length, 0 if self.offsets is None else self.offsets[1]
+
+    def get_query_offset(self, layer_idx: int = 0) -> Any:
+        return self.get_seq_length(layer_idx) if self.offsets is None else self.offsets[0]
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

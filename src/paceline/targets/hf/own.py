@@ -20,7 +20,7 @@ import torch
 
 from paceline.targets.base import Request
 from paceline.targets.hf.attention import MaskScratch, PackedKVCache, Segment, causal_mask
-from paceline.targets.hf.indexed import IndexedLayers
+from paceline.targets.hf.indexed import IndexedLayers, offsets
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.recurrent import mixers
 from paceline.targets.hf.rope import RotatedRows, Switch, rotary_modules, rotary_position, rotated_as_of
@@ -91,6 +91,10 @@ class OwnForward(ForwardPath):
         self.window: int | None = getattr(config, "sliding_window", None)
         if self.family.slides and self.window is not None:
             self.layer_types = [kind.replace("full_", "sliding_") for kind in self.layer_types]
+        if self.family.measures:
+            self.layer_types = [mixers.MASKS.get(kind, kind) for kind in self.layer_types]
+        self._kinds = sorted({*self.layer_types, *(["linear_attention"] if self.family.measures else [])})
+        """The names of the masks that the model takes."""
         self._switch = switch
         self._scratch = MaskScratch()
         self._rotary = rotary_modules(model) if switch is not None else []
@@ -184,7 +188,7 @@ class OwnForward(ForwardPath):
         self._index(cache, None)
         n = ids.shape[1]
         causal = causal_mask(n, self.like)[None, None]
-        kinds = sorted(set(self.layer_types))
+        kinds = self._kinds
         inputs: dict[str, Any] = {
             "attention_mask": {kind: None if kind in RECURRENT_LAYERS else causal for kind in kinds}
             if len(kinds) > 1
@@ -218,6 +222,9 @@ class OwnForward(ForwardPath):
         return forward
 
     def _index(self, forward: ForwardCache, alone: Segment | None) -> None:
+        if self.family.measures and self.mode is Mode.MASKED:
+            device, moved = self.model.device, self.moved
+            forward.offsets = (moved, moved) if alone is None else offsets(alone.request, moved, device)
         if self.family.indexes:
             forward.layers = IndexedLayers(None if alone is None else alone.request, self.moved, self.model.device)
 
@@ -244,7 +251,7 @@ class OwnForward(ForwardPath):
             inputs["position_ids"] = positions[None].to(device) + self.moved
         if self.mode is Mode.MASKED:
             assert forward.alone is not None, "a mask belongs to one sequence"
-            inputs["attention_mask"] = masks(forward.alone, self.like, self.layer_types, self.window)
+            inputs["attention_mask"] = masks(forward.alone, self.like, self._kinds, self.window)
         if self._keeps_logits and job.logit_rows is not None:
             # at least one row: some heads fail without any
             rows = job.logit_rows if len(job.logit_rows) else torch.tensor([0])

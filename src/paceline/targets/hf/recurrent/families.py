@@ -259,7 +259,6 @@ class ChannelMix(TimeMix):
         return (out,), (last.value,)
 
 
-INKLING = {"inkling2": "Inkling2", "inkling2_loop": "Inkling2Loop"}
 FAMILIES = {
     "minimax": Family({"MiniMaxLightningAttention": Lightning()}, uses_cache=False, slides=True),
     "zaya": Family({"ZayaCCAProjection": Compressed()}),
@@ -267,7 +266,9 @@ FAMILIES = {
         {"RecurrentGemmaRecurrentBlock": Griffin(), "RecurrentGemmaRglru": GatedUnit()}, uses_cache=False
     ),
     "xlstm": Family({"xLSTMLayer": MatrixMemory()}, takes_cache=False, uses_cache=False, attends=False),
-    **{name: Family({f"{prefix}DynamicShortConvolution": DynamicConvolution()}) for name, prefix in INKLING.items()},
+    "inkling": Family({}, measures=True),
+    "inkling2": Family({"Inkling2DynamicShortConvolution": DynamicConvolution()}, measures=True),
+    "inkling2_loop": Family({"Inkling2LoopDynamicShortConvolution": DynamicConvolution()}, measures=True),
     "qwen4_exp": Family({"Qwen4ExpTextPLELayer": Ngrams()}, indexes=True),
     "rwkv": Family(
         {"RwkvSelfAttention": TimeMix(), "RwkvFeedForward": ChannelMix()},

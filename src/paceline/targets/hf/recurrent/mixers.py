@@ -196,12 +196,17 @@ class Family:
     """Whether any layer attends."""
     slides: bool = False
     """Whether the layers that the configuration calls full have its window, if it has one."""
+    measures: bool = False
+    """Whether layers count queries and keys to get their distances."""
     indexes: bool = False
     """Whether layers choose keys by those of an indexer, which they take from the mask that they are given."""
 
 
 USUAL = Family({})
 """Of model files in which no module is replaced."""
+
+MASKS = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
+"""Of types of layers the names of their masks, in families that measure."""
 
 
 def family_of(home: str) -> Family | None:
