@@ -1,7 +1,6 @@
 """What the probe finds out at load, and what is refused before it: every refusal is one sentence."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -272,11 +271,6 @@ def test_a_recurrent_model_is_refused_loaded_or_not(name: str, tmp_path: Path, m
     model.config.save_pretrained(tmp_path)
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     assert "cannot be rolled back after a refused draft" in refusal(tmp_path)
-
-
-def test_a_state_that_no_layer_type_speaks_of_is_refused_from_the_configuration(tmp_path: Path) -> None:
-    AutoConfig.for_model("rwkv", hidden_size=32, num_hidden_layers=2).save_pretrained(tmp_path)
-    assert re.fullmatch(r"rwkv keeps a recurrent state, .*", refusal(str(tmp_path)))
 
 
 def test_a_model_of_several_stacks_is_refused_from_the_configuration(tmp_path: Path) -> None:

@@ -116,6 +116,16 @@ class RecurrentForward:
         self._place: tuple[int, int] | None = None
         self._calls = 0
         self._due = False
+        self._mixers = 0
+
+    @property
+    def walk(self) -> Walk:
+        return self._walk
+
+    def number(self) -> int:
+        """A number for the next call of a module that keeps its own state: modules are called in one order."""
+        self._mixers += 1
+        return self._mixers
 
     def enter(self, layer: int, number: int) -> None:
         """The layer whose convolution comes next."""
