@@ -30,11 +30,13 @@ FOUND = [
     ("phimoe", "longrope", Support.EXACT, ""),  # a scale is chosen by the largest position; the prompt is read again
     ("doge", "switches", Support.SHORT, "up to position 16"),  # keys are chosen by rank
     ("bamba", "attention", Support.EXACT, "packed"),  # a class for recurrent layers, with none of them
+    ("bamba", "small", Support.EXACT, "packed"),
     ("granitemoehybrid", "attention", Support.EXACT, "packed"),
     ("deepseek_v3", "small", Support.EXACT, "masked"),
     ("gemma3", "switches", Support.EXACT, "packed"),  # a vision model on text
     ("gemma4", "small", Support.EXACT, "masked"),  # heads of other widths in its full layers
-    ("jamba", "small", Support.REFUSED, "linear_attention, which cannot be rolled back"),
+    ("jamba", "small", Support.EXACT, "packed"),
+    ("deepseek_v4", "small", Support.REFUSED, "compressed_sparse_attention"),
     ("glm_moe_dsa", "small", Support.REFUSED, "indexed_attention, which are not supported yet"),
     ("minimax", "small", Support.EXACT, "packed"),  # states in a cache of its own
     ("zaya", "switches", Support.EXACT, "packed"),  # convolutions in front of attention

@@ -16,8 +16,8 @@ from paceline.targets.base import Request
 from paceline.targets.hf.recurrent import functions, mixers
 from paceline.targets.hf.recurrent.families import FAMILIES
 from paceline.targets.hf.recurrent.forward import RecurrentForward
-from paceline.targets.hf.recurrent.rows import StateRows, States
-from paceline.targets.hf.recurrent.walk import Walk
+from paceline.targets.hf.recurrent.rows import StatefulRows, States
+from paceline.targets.hf.recurrent.walk import RowWalk
 from paceline.targets.hf.target import refuse_unknown
 from paceline.tree import DraftTree, Ints
 from paceline_lab.check.tiny import build, configuration
@@ -78,7 +78,7 @@ class Text:
     """A text of one layer, written in rounds."""
 
     def __init__(self, layer: Layer) -> None:
-        self.layer, self.rows = layer, StateRows(64)
+        self.layer, self.rows = layer, StatefulRows(64)
 
     def score(self, *requests: Request) -> torch.Tensor:
         token = functions.current.set(RecurrentForward(requests))
@@ -227,16 +227,16 @@ def test_a_draft_that_is_scored_level_by_level(name: str) -> None:
 
 def _a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every node starts from the state of the first node of its parent's level."""
-    levels = Walk.levels.func  # type: ignore[attr-defined]
+    levels = RowWalk.levels.func  # type: ignore[attr-defined]
 
-    def wrong(self: Walk) -> Any:
+    def wrong(self: RowWalk) -> Any:
         found = levels(self)
         for level in found[1:]:
             level.parents[:] = 0
             object.__setattr__(level, "in_order", False)
         return found
 
-    monkeypatch.setattr(Walk, "levels", property(wrong))
+    monkeypatch.setattr(RowWalk, "levels", property(wrong))
 
 
 def _an_old_state(monkeypatch: pytest.MonkeyPatch) -> None:

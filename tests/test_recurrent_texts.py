@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 import paceline
-from paceline.targets.hf.recurrent.rows import StateRows
+from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.target import HFTarget
 from paceline_lab.check.tiny import TINY_VOCABULARY, build, configuration
 
@@ -34,7 +34,9 @@ def opened(family: str) -> paceline.LanguageModel:
 def prompts(count: int, *, seed: int = 0) -> list[list[int]]:
     """Of different lengths, each of which repeats itself, so that there is something to look up."""
     drawn = np.random.default_rng(seed)
-    return [(drawn.integers(1, TINY_VOCABULARY, 5 + 4 * number).tolist() * 3)[: 9 + 7 * number] for number in range(count)]
+    return [
+        (drawn.integers(1, TINY_VOCABULARY, 5 + 4 * number).tolist() * 3)[: 9 + 7 * number] for number in range(count)
+    ]
 
 
 @cache
@@ -42,7 +44,9 @@ def expected(family: str, number: int) -> list[int]:
     """By transformers, greedy."""
     prompt = torch.tensor([prompts(5)[number]])
     with torch.no_grad():
-        text = model_of(family).generate(prompt, max_new_tokens=LENGTH, do_sample=False, attention_mask=torch.ones_like(prompt))
+        text = model_of(family).generate(
+            prompt, max_new_tokens=LENGTH, do_sample=False, attention_mask=torch.ones_like(prompt)
+        )
     return list(map(int, text[0, prompt.shape[1] :]))
 
 
@@ -67,7 +71,9 @@ def test_five_texts_at_once_are_those_of_generate(family: str) -> None:
 def test_a_seed_writes_one_text(family: str) -> None:
     lm, prompt = opened(family), prompts(2, seed=3)[1]
     texts = {
-        method: tuple(lm.generate(prompt, max_new_tokens=64, temperature=0.7, seed=11, method=method, ignore_eos=True).tokens)
+        method: tuple(
+            lm.generate(prompt, max_new_tokens=64, temperature=0.7, seed=11, method=method, ignore_eos=True).tokens
+        )
         for method in ["plain", *METHODS]
     }
     assert len(set(texts.values())) == 1, texts
@@ -87,4 +93,5 @@ def test_a_chat_goes_on_behind_its_own_text(family: str) -> None:
 
 def test_rows_of_such_a_model_keep_states() -> None:
     target = opened("bamba").target
-    assert isinstance(target, HFTarget) and isinstance(target.open(8), StateRows)
+    assert isinstance(target, HFTarget)
+    assert isinstance(target.open(8), StatefulRows)

@@ -186,7 +186,9 @@ def _check_windows(target: HFTarget) -> None:
         return
     seen = target.own.windows(Request.of_prompt(target.open(1), tokens(target, 1)))
     attending = [kind for kind in target.own.layer_types if kind not in RECURRENT_LAYERS]
-    expected = [target.own.window if kind.endswith("sliding") or kind == "sliding_attention" else None for kind in attending]
+    expected = [
+        target.own.window if kind.endswith("sliding") or kind == "sliding_attention" else None for kind in attending
+    ]
     if attending and not seen:
         raise Unsupported("the model does not call the registered attention function")
     got, named = ([_effective(target, window) for window in windows] for windows in (seen, expected))

@@ -24,7 +24,7 @@ from paceline.targets.hf.own import RECURRENT_LAYERS, Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack, packed_if_large, parameter_count
 from paceline.targets.hf.path import ForwardJob, ForwardPath
 from paceline.targets.hf.recurrent import mixers
-from paceline.targets.hf.recurrent.rows import StateRows
+from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
@@ -47,7 +47,7 @@ SHARED = {
 """Fields of a configuration that are read once for all layers."""
 
 
-class RotatedStateRows(RotatedRows, StateRows):
+class RotatedStatefulRows(RotatedRows, StatefulRows):
     """Rows of a model that rotates by the largest position, and has layers that keep a state."""
 
 
@@ -191,17 +191,14 @@ class HFTarget(Target):
 
     def open(self, capacity: int = 0) -> CacheRows:
         changes = self.look()
-        if self.fixed is not None:
-            rows = self.fixed.open(capacity)
-        else:
-            rows = self._rows(capacity)
+        rows = self.fixed.open(capacity) if self.fixed is not None else self._rows(capacity)
         rows.changes = changes
         return rows
 
     def _rows(self, capacity: int) -> CacheRows:
         if self.switch is None:
-            return StateRows(capacity) if self._own.recurrent else CacheRows(capacity)
-        return (RotatedStateRows if self._own.recurrent else RotatedRows)(capacity, self.switch)
+            return StatefulRows(capacity) if self._own.recurrent else CacheRows(capacity)
+        return (RotatedStatefulRows if self._own.recurrent else RotatedRows)(capacity, self.switch)
 
     def release(self) -> None:
         if self.fixed is not None:

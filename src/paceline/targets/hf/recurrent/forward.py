@@ -12,10 +12,10 @@ import torch
 
 from paceline.targets.base import Request
 from paceline.targets.hf.integers.kernels import without_numba
-from paceline.targets.hf.recurrent.kinds import Function, Given, Kind, Prepared, silu
-from paceline.targets.hf.recurrent.rows import Key, Trail
+from paceline.targets.hf.recurrent.kinds import Function, Given, Prepared, Recurrence, silu
+from paceline.targets.hf.recurrent.rows import Key, StateTrail
 from paceline.targets.hf.recurrent.scans import DeltaRows, Visits, delta_rule, diagonal
-from paceline.targets.hf.recurrent.walk import Order, Part, Walk
+from paceline.targets.hf.recurrent.walk import Order, PackedPart, RowWalk
 from paceline.tree import Ints
 
 KEPT_BYTES = 128 << 20
@@ -24,11 +24,11 @@ computed again."""
 
 
 @dataclass
-class StateTrail(Trail):
+class SteppedTrail(StateTrail):
     """The recurrence of one layer over a sequence's tentative rows: the state before them, their inputs, and the states
     after them where these were kept."""
 
-    kind: Kind
+    kind: Recurrence
     lead: int
     before: torch.Tensor | None
     """The state behind the rows that were read in one piece, or of the committed text."""
@@ -52,7 +52,7 @@ class StateTrail(Trail):
 
 
 @dataclass
-class CompiledTrail(Trail):
+class CompiledTrail(StateTrail):
     """The same, compiled: the rows' inputs are kept, and the accepted path is computed again."""
 
     order: Order
@@ -112,14 +112,14 @@ class RecurrentForward:
     """The convolutions and recurrences of one forward."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        self._walk = Walk(requests)
+        self._walk = RowWalk(requests)
         self._place: tuple[int, int] | None = None
         self._calls = 0
         self._due = False
         self._mixers = 0
 
     @property
-    def walk(self) -> Walk:
+    def walk(self) -> RowWalk:
         return self._walk
 
     def number(self) -> int:
@@ -165,7 +165,9 @@ class RecurrentForward:
                 outputs.append(_convolved(inputs[columns], weight, bias, activation))
         return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).T[None]
 
-    def recurred(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    def recurred(
+        self, kind: Recurrence, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """A recurrence over all rows, each from its parent's state."""
         key, given = self._key(), kind.given(args, kwargs)
         self._calls += 1
@@ -182,14 +184,14 @@ class RecurrentForward:
                 outputs.append(self._scan(kind, key, given.at(part.nodes), before, part))
                 order.append(np.arange(part.nodes.start, part.nodes.stop))
             elif not part.held:
-                part.rows.tentatives.trails[key] = StateTrail(kind, part.lead, before)
+                part.rows.tentatives.trails[key] = SteppedTrail(kind, part.lead, before)
         if not compiled and self._walk.levels:
             self._take_levels(kind, key, given, outputs, order)
         rows = _in_order(outputs, order)
         return kind.output(rows), rows.new_empty(1)
 
     def _read(
-        self, kind: Kind, given: Given, before: torch.Tensor | None, *, compiled: bool
+        self, kind: Recurrence, given: Given, before: torch.Tensor | None, *, compiled: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows in one piece; row by row where transformers' function cannot go on from a state."""
         if before is None or kind.state is not None or not compiled:
@@ -198,7 +200,7 @@ class RecurrentForward:
         trail = CompiledTrail(Order(np.arange(-1, len(rows.decay) - 1)), 0, before, rows)
         return finish(trail.outputs()), trail.after(np.arange(len(rows.decay)))
 
-    def _scan(self, kind: Kind, key: Key, given: Given, before: torch.Tensor, part: Part) -> torch.Tensor:
+    def _scan(self, kind: Recurrence, key: Key, given: Given, before: torch.Tensor, part: PackedPart) -> torch.Tensor:
         """The outputs of a part's fresh rows. Rows that are held are computed again, which reads no weight."""
         rows, finish = kind.compiled(given)
         if part.held:
@@ -211,7 +213,7 @@ class RecurrentForward:
         return finish(trail.outputs()[-part.count + part.lead :])
 
     def _take_levels(
-        self, kind: Kind, key: Key, given: Given, outputs: list[torch.Tensor], order: list[Ints]
+        self, kind: Recurrence, key: Key, given: Given, outputs: list[torch.Tensor], order: list[Ints]
     ) -> None:
         first = [_trail(part, key).after(part.rows.path_to(parent)) for part, parent in self._walk.firsts]
         states = first[0][None] if len(first) == 1 else torch.stack(first)
@@ -253,9 +255,9 @@ def _joined(first: Prepared, more: Prepared) -> Prepared:
     return first._replace(**both)
 
 
-def _trail(part: Part, key: Key) -> StateTrail:
+def _trail(part: PackedPart, key: Key) -> SteppedTrail:
     trail = part.rows.tentatives.trails[key]
-    assert isinstance(trail, StateTrail), "this forward made it"
+    assert isinstance(trail, SteppedTrail), "this forward made it"
     return trail
 
 

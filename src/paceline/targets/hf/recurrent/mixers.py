@@ -22,8 +22,8 @@ import torch
 
 from paceline.targets.hf.recurrent import functions
 from paceline.targets.hf.recurrent.kinds import Function
-from paceline.targets.hf.recurrent.rows import Key, StateRows, Trail
-from paceline.targets.hf.recurrent.walk import Part, Walk
+from paceline.targets.hf.recurrent.rows import Key, StatefulRows, StateTrail
+from paceline.targets.hf.recurrent.walk import PackedPart, RowWalk
 from paceline.tree import Ints
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ModuleStates:
 
 
 @dataclass
-class ModuleTrail(Trail):
+class ModuleTrail(StateTrail):
     """One tensor of a `ModuleStates`."""
 
     run: ModuleStates
@@ -112,7 +112,7 @@ def _mixed(forward: RecurrentForward, mixer: Mixer, right: Function, module: Any
     return tuple(_in_order(list(each), order)[None] for each in zip(*pieces, strict=True))
 
 
-def _run(part: Part, call: int) -> ModuleStates:
+def _run(part: PackedPart, call: int) -> ModuleStates:
     """What a module has kept of a sequence."""
     if part.held:
         trail = part.rows.tentatives.trails[MIXER, call, 0]
@@ -126,7 +126,7 @@ def _run(part: Part, call: int) -> ModuleStates:
     return ModuleStates(part.lead, tuple(found) or None)
 
 
-def _leave(rows: StateRows, call: int, run: ModuleStates) -> None:
+def _leave(rows: StatefulRows, call: int, run: ModuleStates) -> None:
     """Note what a path will need once it is accepted."""
     states = run.before or next(iter(run.kept.values()))
     keys: list[Key] = [(MIXER, call, number) for number in range(len(states))]
@@ -134,7 +134,7 @@ def _leave(rows: StateRows, call: int, run: ModuleStates) -> None:
 
 
 def _levels(
-    mixer: Mixer, right: Function, module: Any, given: dict[str, Any], walk: Walk, runs: list[ModuleStates]
+    mixer: Mixer, right: Function, module: Any, given: dict[str, Any], walk: RowWalk, runs: list[ModuleStates]
 ) -> Iterable[tuple[Ints, Outputs, State]]:
     """Of each level its packed rows, and what the module returns for them."""
     if not walk.levels:
@@ -150,7 +150,7 @@ def _levels(
         yield level.rows, out, states
 
 
-def _keep(walk: Walk, runs: list[ModuleStates], level: Ints, states: State) -> None:
+def _keep(walk: RowWalk, runs: list[ModuleStates], level: Ints, states: State) -> None:
     for place, row in enumerate(level.tolist()):
         number = next(i for i, part in enumerate(walk.parts) if part.start <= row < part.start + part.count)
         part = walk.parts[number]

@@ -50,7 +50,7 @@ class States:
 START = States(0, {}, {})
 
 
-class Trail(ABC):
+class StateTrail(ABC):
     """The recurrence of one layer over the tentative rows of a sequence."""
 
     @abstractmethod
@@ -67,10 +67,10 @@ class Tentative:
     parents: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     inputs: dict[Key, torch.Tensor] = field(default_factory=dict)
     """Of each convolution the last inputs before the rows, then those of the rows, ``[width - 1 + rows, channels]``."""
-    trails: dict[Key, Trail] = field(default_factory=dict)
+    trails: dict[Key, StateTrail] = field(default_factory=dict)
 
 
-class StateRows(CacheRows):
+class StatefulRows(CacheRows):
     """Keys and values of the layers that attend, and the states of those that do not."""
 
     def __init__(self, capacity: int) -> None:
@@ -97,7 +97,7 @@ class StateRows(CacheRows):
         self.tentatives = Tentative()
 
     def _copy(self, other: Rows, count: int) -> None:
-        assert isinstance(other, StateRows), "rows are copied from a sequence of the same target"
+        assert isinstance(other, StatefulRows), "rows are copied from a sequence of the same target"
         if count:
             super()._copy(other, count)
         self.states = other._nearest(count)
