@@ -303,9 +303,7 @@ def test_texts_of_one_forward_do_not_touch_each_other(name: str, way: str) -> No
             theirs.rows.keep(path)
         for one, other in zip(together, alone, strict=True):
             assert torch.allclose(one.state, other.state, rtol=1e-3, atol=1e-4)
-            assert torch.allclose(
-                one.window, other.window
-            )
+            assert torch.allclose(one.window, other.window)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -10,8 +10,10 @@ import torch
 from transformers import PreTrainedModel
 
 import paceline
+from paceline.targets.base import Request
 from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.target import HFTarget
+from paceline.tree import DraftTree
 from paceline_lab.check.tiny import TINY_VOCABULARY, build, configuration
 
 FAMILIES = ["qwen3_next", "kimi_linear", "olmo_hybrid", "lfm2", "mamba2", "bamba", "falcon_h1", "mamba", "jamba"]
@@ -89,6 +91,31 @@ def test_a_chat_goes_on_behind_its_own_text(family: str) -> None:
     assert turn.cached_tokens == len(prompt) + 39
     fresh = paceline.load(model_of(family), generation_config=False)
     assert fresh.generate(longer, max_new_tokens=20, temperature=0, ignore_eos=True).tokens == turn.tokens
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "lfm2", "rwkv"])
+def test_such_a_model_drafts_for_another(family: str) -> None:
+    config = configuration("llama", "small")
+    assert config is not None
+    lm = paceline.load(build(config), generation_config=False)
+    draft = opened(family)
+    for temperature in (0.0, 0.7):
+        given = {"max_new_tokens": 40, "temperature": temperature, "seed": 5, "ignore_eos": True}
+        plain = lm.generate(prompts(2)[1], method="plain", **given)
+        drafted = lm.generate(prompts(2)[1], method="assistant", draft_model=draft, **given)
+        assert drafted.tokens == plain.tokens
+
+
+def test_rows_that_were_kept_last_are_taken_back_without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = opened("qwen3_next").target.open(8)
+    assert isinstance(rows, StatefulRows)
+    target = opened("qwen3_next").target
+    target.score([Request.of_prompt(rows, np.arange(20))])
+    rows.keep(range(20))
+    target.score([Request.of_tree(rows, 3, DraftTree.chain([4, 5]))])
+    rows.keep([0, 1])
+    assert rows.rewind(21) == 20
+    rows.check()
 
 
 def test_rows_of_such_a_model_keep_states() -> None:

@@ -76,6 +76,8 @@ class StatefulRows(CacheRows):
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         self.states = START
+        self._before = START
+        """The states before the last rows were kept: drafts are often taken back by a few tokens."""
         self.tentatives = Tentative()
         self._snapshots: list[States] = []
 
@@ -87,12 +89,14 @@ class StatefulRows(CacheRows):
 
     def _nearest(self, length: int) -> States:
         """The last states that are kept of the first ``length`` tokens."""
-        kept = [states for states in (*self._snapshots, self.states) if states.length <= min(length, self.committed)]
+        kept = (*self._snapshots, self._before, self.states)
+        kept = tuple(states for states in kept if states.length <= min(length, self.committed))
         return max(kept, key=lambda states: states.length, default=START)
 
     def _truncate(self) -> None:
         super()._truncate()
         self.states = self._nearest(self.committed)
+        self._before = self.states
         self._snapshots = [states for states in self._snapshots if states.length <= self.committed]
         self.tentatives = Tentative()
 
@@ -100,14 +104,14 @@ class StatefulRows(CacheRows):
         assert isinstance(other, StatefulRows), "rows are copied from a sequence of the same target"
         if count:
             super()._copy(other, count)
-        self.states = other._nearest(count)
+        self.states = self._before = other._nearest(count)
         self._snapshots = [states for states in other._snapshots if states.length <= count]
 
     def _gather(self, rows: Ints) -> None:
         found = self._after(rows)
         super()._gather(rows)
         read = self.tentatives.lead > 1
-        self.states, self.tentatives = found, Tentative()
+        self._before, self.states, self.tentatives = self.states, found, Tentative()
         last = self._snapshots[-1].length if self._snapshots else 0
         if len(rows) and (read or found.length - last >= APART):
             self._remember(found)
@@ -180,5 +184,5 @@ class StatefulRows(CacheRows):
 
     def close(self) -> None:
         super().close()
-        self.states, self.tentatives = START, Tentative()
+        self.states, self._before, self.tentatives = START, START, Tentative()
         self._snapshots.clear()
