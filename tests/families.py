@@ -162,24 +162,6 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 
-RECURRENT: dict[str, dict[str, Any]] = {
-    "mamba": {"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-    "qwen3_next": LLAMA
-    | HEADS_OF_16
-    | {
-        "model_type": "qwen3_next",
-        "layer_types": ["linear_attention", "linear_attention", "full_attention"],
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 16,
-        "linear_value_head_dim": 16,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 32,
-    },
-}
-
 
 def build(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **overrides: Any) -> PreTrainedModel:
     """The family's model, in eval mode. The same name and seed give the same weights in every dtype.
@@ -192,11 +174,6 @@ def build(name: str, dtype: torch.dtype = torch.float32, seed: int = 0, **overri
     if family.softcap:
         model.set_attn_implementation("eager")  # some transformers choose sdpa, which forgets the soft cap
     return model.to(dtype).eval()
-
-
-def recurrent(name: str, seed: int = 0, **overrides: Any) -> PreTrainedModel:
-    """A model part of whose state is overwritten by each token, so that no draft can be taken back."""
-    return _from_config(RECURRENT[name], seed, overrides).eval()
 
 
 def _from_config(config: dict[str, Any], seed: int, overrides: dict[str, Any]) -> PreTrainedModel:

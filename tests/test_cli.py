@@ -16,6 +16,7 @@ import paceline
 from paceline.cli import main
 from paceline.cli.output import print_json
 from paceline.cli.reference import reference
+from paceline_lab.check.tiny import configuration
 
 ROOT = Path(__file__).parent.parent
 
@@ -181,14 +182,16 @@ def test_a_missing_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "config.json" in error
 
 
-def test_a_recurrent_model_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in families.RECURRENT:
-        folder = tmp_path / name
-        families.recurrent(name).save_pretrained(folder)
-        code, _, error = say(["generate", "x", "--model", str(folder)], capsys)
-        assert code == 2
-        assert "cannot be rolled back" in error
-        assert error.count("\n") == 1
+def test_a_model_of_unknown_layers_is_refused_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configuration("deepseek_v4", "small")
+    assert config is not None
+    config.save_pretrained(tmp_path)
+    code, _, error = say(["generate", "x", "--model", str(tmp_path)], capsys)
+    assert code == 2
+    assert "which are not supported yet" in error
+    assert error.count("\n") == 1
 
 
 def test_a_prompt_that_is_not_utf8(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,6 @@ from transformers import (
     GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
-    MambaConfig,
-    MambaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     StoppingCriteria,
@@ -47,6 +45,8 @@ from paceline.targets.cache import CacheRows
 from paceline.targets.hf.own import CACHE_NAMES, cache_name
 from paceline.targets.pocket.bundle import read_tokenizer
 from paceline.tree import DraftTree
+from paceline_lab.check.tiny import build as tiny
+from paceline_lab.check.tiny import configuration
 from thinning import crossed
 
 PADDINGS = (5, 0, 1)
@@ -765,10 +765,16 @@ def test_what_is_no_method_is_told_at_once() -> None:
         generate(llama(), one(), custom_generate=custom_generate)
 
 
-def test_a_recurrent_state_is_told_of_first() -> None:
-    config = MambaConfig(vocab_size=VOCAB, hidden_size=16, state_size=4, num_hidden_layers=1)
-    with pytest.raises(ValueError, match=r"mamba keeps .*, which cannot be rolled back"):
-        generate(MambaForCausalLM(config), one(), custom_generate=custom_generate())
+@pytest.mark.parametrize("family", ["mamba", "qwen3_next"])
+def test_a_model_whose_layers_keep_a_state(family: str) -> None:
+    """Several prompts of different lengths, padded on the left."""
+    config = configuration(family, "small")
+    assert config is not None
+    model, prompts = tiny(config), torch.tensor([[0, 0, 5, 6, 5, 6, 5], [9, 8, 7, 9, 8, 7, 9]])
+    given = {"attention_mask": (prompts > 0).long(), "max_new_tokens": 20, "do_sample": False}
+    drafted = model.generate(prompts, **given, custom_generate=custom_generate(method="lookup"))
+    alone = [model.generate(row[row > 0][None], max_new_tokens=20, do_sample=False)[0, -20:] for row in prompts]
+    assert torch.equal(drafted[:, -20:], torch.stack(alone))
 
 
 def test_the_callable_is_for_generate_alone() -> None:

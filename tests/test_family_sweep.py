@@ -17,7 +17,9 @@ import paceline
 from paceline.cli import main
 from paceline.errors import InputError
 from paceline.targets.hf import probe
+from paceline.targets.hf.interface import ForwardCache
 from paceline.targets.hf.load import load_target
+from paceline.targets.hf.target import HFTarget
 from paceline_lab.check import families
 from paceline_lab.check.families import Support, examine
 from paceline_lab.check.tiny import build, configuration
@@ -28,12 +30,22 @@ FOUND = [
     ("phimoe", "longrope", Support.EXACT, ""),  # a scale is chosen by the largest position; the prompt is read again
     ("doge", "switches", Support.SHORT, "up to position 16"),  # keys are chosen by rank
     ("bamba", "attention", Support.EXACT, "packed"),  # a class for recurrent layers, with none of them
+    ("bamba", "small", Support.EXACT, "packed"),
     ("granitemoehybrid", "attention", Support.EXACT, "packed"),
     ("deepseek_v3", "small", Support.EXACT, "masked"),
     ("gemma3", "switches", Support.EXACT, "packed"),  # a vision model on text
     ("gemma4", "small", Support.EXACT, "masked"),  # heads of other widths in its full layers
-    ("jamba", "small", Support.REFUSED, "linear_attention, which cannot be rolled back"),
+    ("jamba", "small", Support.EXACT, "packed"),
+    ("deepseek_v4", "small", Support.REFUSED, "compressed_sparse_attention"),
     ("glm_moe_dsa", "small", Support.REFUSED, "indexed_attention, which are not supported yet"),
+    ("minimax", "small", Support.EXACT, "packed"),  # states in a cache of its own
+    ("zaya", "switches", Support.EXACT, "packed"),  # convolutions in front of attention
+    ("recurrent_gemma", "switches", Support.EXACT, "packed"),  # states as attributes of modules
+    ("xlstm", "switches", Support.EXACT, "packed"),  # three tensors for each layer
+    ("rwkv", "small", Support.EXACT, "packed"),  # no cache, but an argument for all states
+    ("qwen4_exp_text", "small", Support.EXACT, "masked"),  # embeddings of n-grams; keys are chosen by an indexer
+    ("inkling2_text", "switches", Support.EXACT, "masked"),  # counts rows to get their distances
+    ("deepseek_v4", "small", Support.REFUSED, "compressed_sparse_attention, .* not supported yet"),
     ("xlnet", "small", Support.REFUSED, "takes no cache"),  # its text may be of any length, which it calls -1
     ("openai-gpt", "small", Support.REFUSED, "takes no cache of keys and values"),
     ("cpmant", "small", Support.REFUSED, r"fails behind cached rows \(RuntimeError\)"),
@@ -80,6 +92,20 @@ def test_masks_that_count_keys_do_not_shorten_texts() -> None:
     with pytest.warns(UserWarning, match="sibling"):
         target = load_target(build(config))
     assert (target.context_length, target.trusted) == (900, None)
+
+
+def test_the_sweep_sees_an_indexer_with_the_keys_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, right = families._opened, ForwardCache.update_indexer
+
+    def planted(saved: families.Saved) -> HFTarget:
+        target = opened(saved)
+        monkeypatch.setattr(ForwardCache, "update_indexer", lambda *call: right(*call).roll(4, 1))
+        return target
+
+    monkeypatch.setattr(families, "_opened", planted)
+    found = examine("qwen4_exp_text", "small")
+    assert found is not None
+    assert found.verdict is Support.WRONG
 
 
 def test_the_sweep_sees_rows_that_depend_on_other_sequences(monkeypatch: pytest.MonkeyPatch) -> None:

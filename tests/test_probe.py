@@ -1,7 +1,6 @@
 """What the probe finds out at load, and what is refused before it: every refusal is one sentence."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from engine import write
-from families import FAMILIES, RECURRENT, VOCAB, build, recurrent
+from families import FAMILIES, VOCAB, build
 from paceline.drafters.lookup import Lookup
 from paceline.targets import hub
 from paceline.targets.base import Reach, Request
@@ -22,6 +21,8 @@ from paceline.targets.hf.interface import ForwardCache
 from paceline.targets.hf.load import load_target, load_tokenizer
 from paceline.targets.hf.own import Mode, Unsupported
 from paceline.targets.hf.target import HFTarget
+from paceline_lab.check.tiny import build as tiny
+from paceline_lab.check.tiny import configuration
 from scoring import CLOSE, CONTEXT, draft_for, filled, generated, load_quietly, path_gaps, score, target_of, tokens
 from thinning import crossed
 
@@ -265,18 +266,15 @@ def test_a_family_that_fails_in_a_newer_transformers_names_its_version(
 # --- refused without a probe --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RECURRENT)
-def test_a_recurrent_model_is_refused_loaded_or_not(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = recurrent(name)
-    assert "cannot be rolled back after a refused draft" in refusal(model)
-    model.config.save_pretrained(tmp_path)
+def test_states_that_branches_cannot_share_are_refused_loaded_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration("deepseek_v4", "small")
+    assert config is not None
+    assert "layers of type compressed_sparse_attention" in refusal(tiny(config))
+    config.save_pretrained(tmp_path)
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
-    assert "cannot be rolled back after a refused draft" in refusal(tmp_path)
-
-
-def test_a_state_that_no_layer_type_speaks_of_is_refused_from_the_configuration(tmp_path: Path) -> None:
-    AutoConfig.for_model("rwkv", hidden_size=32, num_hidden_layers=2).save_pretrained(tmp_path)
-    assert re.fullmatch(r"rwkv keeps a recurrent state, .*", refusal(str(tmp_path)))
+    assert "layers of type compressed_sparse_attention" in refusal(tmp_path)
 
 
 def test_a_model_of_several_stacks_is_refused_from_the_configuration(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -16,8 +17,8 @@ from paceline.targets.hf.integers.kernels import without_numba
 from paceline.targets.hf.recurrent import forward as states_forward
 from paceline.targets.hf.recurrent import functions
 from paceline.targets.hf.recurrent.forward import RecurrentForward
-from paceline.targets.hf.recurrent.rows import APART, SNAPSHOTS, StateRows
-from paceline.targets.hf.recurrent.walk import Order, Part, Walk
+from paceline.targets.hf.recurrent.rows import APART, SNAPSHOTS, StatefulRows
+from paceline.targets.hf.recurrent.walk import Order, PackedPart, RowWalk
 from paceline.tree import DraftTree, Ints
 
 TOKENS = 50
@@ -168,7 +169,7 @@ class Text:
     """A text of one layer, written in rounds."""
 
     def __init__(self, layer: Layer) -> None:
-        self.layer, self.rows = layer, StateRows(64)
+        self.layer, self.rows = layer, StatefulRows(64)
 
     def score(self, *requests: Request) -> torch.Tensor:
         forward = RecurrentForward(requests)
@@ -202,7 +203,11 @@ class Text:
 def tree(drawn: np.random.Generator, most: int, *, chain: bool) -> DraftTree:
     nodes = int(drawn.integers(0, most + 1))
     tokens = drawn.integers(0, TOKENS, nodes)
-    return DraftTree.chain(tokens) if chain else DraftTree.build(tokens, [int(drawn.integers(-1, i)) for i in range(nodes)])
+    return (
+        DraftTree.chain(tokens)
+        if chain
+        else DraftTree.build(tokens, [int(drawn.integers(-1, i)) for i in range(nodes)])
+    )
 
 
 def path_in(drawn: np.random.Generator, request: Request) -> Ints:
@@ -220,8 +225,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def rounds(layer: Layer, count: int, *, chain: bool, seed: int = 0) -> Text:
-    """Random drafts of which random paths are accepted: every row's output and every state are those of plain decoding.
-    """
+    """Random drafts, of which random paths are accepted: each output and each state is that of plain decoding."""
     drawn = np.random.default_rng(seed)
     drafted, plain = Text(layer), Text(layer)
     for text in (drafted, plain):
@@ -236,7 +240,8 @@ def rounds(layer: Layer, count: int, *, chain: bool, seed: int = 0) -> Text:
         drafted.rows.keep(path)
         expected = plain.write(*request.tokens[path].tolist())
         assert same(out[torch.from_numpy(path)], expected)
-        assert same(drafted.state, plain.state) and torch.equal(drafted.window, plain.window)
+        assert same(drafted.state, plain.state)
+        assert torch.equal(drafted.window, plain.window)
         drafted.rows.check()
     return drafted
 
@@ -297,7 +302,8 @@ def test_texts_of_one_forward_do_not_touch_each_other(name: str, way: str) -> No
             ours.rows.keep(path)
             theirs.rows.keep(path)
         for one, other in zip(together, alone, strict=True):
-            assert torch.allclose(one.state, other.state, rtol=1e-3, atol=1e-4) and torch.allclose(one.window, other.window)
+            assert torch.allclose(one.state, other.state, rtol=1e-3, atol=1e-4)
+            assert torch.allclose(one.window, other.window)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -314,13 +320,14 @@ def test_a_draft_that_is_scored_level_by_level(name: str, way: str) -> None:
         cuts = sorted({0, len(request.tokens), *drawn.integers(0, len(request.tokens) + 1, 2).tolist()})
         found = [
             levels.score(Request(levels.rows, request.tokens[start:end], request.parents[:end], held=start))
-            for start, end in zip(cuts, cuts[1:], strict=False)
+            for start, end in itertools.pairwise(cuts)
         ]
         assert same(torch.cat(found), wanted)
         path = path_in(drawn, request)
         for text in (levels, whole):
             text.rows.keep(path)
-        assert same(levels.state, whole.state) and torch.equal(levels.window, whole.window)
+        assert same(levels.state, whole.state)
+        assert torch.equal(levels.window, whole.window)
 
 
 # --- planted faults ---------------------------------------------------------------------------------------------
@@ -328,35 +335,35 @@ def test_a_draft_that_is_scored_level_by_level(name: str, way: str) -> None:
 
 def _a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every node starts from the state of the first node of its parent's level, or of the row before it."""
-    levels, order = Walk.levels.func, Part.order.func  # type: ignore[attr-defined]
-    monkeypatch.setattr(Part, "order", property(lambda self: Order(np.arange(-1, len(order(self).parents) - 1))))
+    levels, order = RowWalk.levels.func, PackedPart.order.func  # type: ignore[attr-defined]
+    monkeypatch.setattr(PackedPart, "order", property(lambda self: Order(np.arange(-1, len(order(self).parents) - 1))))
 
-    def wrong(self: Walk) -> Any:
+    def wrong(self: RowWalk) -> Any:
         found = levels(self)
         for level in found[1:]:
             level.parents[:] = 0
         return found
 
-    monkeypatch.setattr(Walk, "levels", property(wrong))
+    monkeypatch.setattr(RowWalk, "levels", property(wrong))
 
 
 def _an_old_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = StateRows._window
-    monkeypatch.setattr(StateRows, "_window", lambda self, inputs, path: right(self, inputs, path[:-1]))
+    right = StatefulRows._window
+    monkeypatch.setattr(StatefulRows, "_window", lambda self, inputs, path: right(self, inputs, path[:-1]))
 
 
 def _another_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Part.columns
+    right = PackedPart.columns
 
-    def wrong(self: Part, width: int) -> Ints:
+    def wrong(self: PackedPart, width: int) -> Ints:
         found = right(self, width)
         return np.maximum(found - (np.arange(width) < width - 1), 0)
 
-    monkeypatch.setattr(Part, "columns", wrong)
+    monkeypatch.setattr(PackedPart, "columns", wrong)
 
 
 def _a_replay_one_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (states_forward.StateTrail, states_forward.CompiledTrail):
+    for kind in (states_forward.SteppedTrail, states_forward.CompiledTrail):
         right = kind.after
         monkeypatch.setattr(
             kind, "after", lambda self, path, right=right: right(self, path[:-1] if len(path) > 2 else path)
@@ -401,17 +408,22 @@ def test_a_later_text_goes_on_behind_the_nearest_place() -> None:
     fresh = Text(layer)
     read(fresh, tokens[:96])
     fresh.write(*tokens[96:160].tolist())
-    assert torch.equal(first.state, fresh.state) and torch.equal(second.state, fresh.state)
-    assert first.rows.rewind(3) == 0 and first.rows.states.recurrent == {}
+    assert torch.equal(first.state, fresh.state)
+    assert torch.equal(second.state, fresh.state)
+    assert first.rows.rewind(3) == 0
+    assert first.rows.states.recurrent == {}
 
 
 def test_places_are_bounded_and_nearer_to_the_end() -> None:
     text = Text(KINDS["qwen3_next"]())
     text.write(*(np.arange(20 * APART) % TOKENS).tolist())
     lengths = [states.length for states in text.rows._snapshots]
-    assert len(lengths) == SNAPSHOTS and lengths == sorted(lengths)
+    assert len(lengths) == SNAPSHOTS
+    assert lengths == sorted(lengths)
     gaps = np.diff([0, *lengths])
-    assert gaps[-1] == APART and gaps[0] > APART and lengths[-1] == 20 * APART
+    assert gaps[-1] == APART
+    assert gaps[0] > APART
+    assert lengths[-1] == 20 * APART
 
 
 def test_states_that_take_much_memory_are_kept_in_two_places(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,9 +453,9 @@ def test_an_interrupted_forward_changes_nothing() -> None:
 
 def test_other_calls_of_the_replaced_functions_are_transformers_own() -> None:
     layer = KINDS["qwen3_next"]()
-    replaced = getattr(sys.modules[layer.home.__name__], "causal_conv1d_fn")
+    replaced = sys.modules[layer.home.__name__].causal_conv1d_fn
     original = getattr(replaced, functions.OURS)
     x = torch.randn(2, layer.channels, 9)
     assert torch.equal(replaced(x, layer.weight, None, "silu"), original(x, layer.weight, None, "silu"))
     functions.install([layer.home.__name__])
-    assert getattr(layer.home, "causal_conv1d_fn") is replaced  # once
+    assert layer.home.causal_conv1d_fn is replaced  # once

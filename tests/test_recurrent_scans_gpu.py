@@ -18,7 +18,7 @@ from paceline.targets.base import Request
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.recurrent import forward as states_forward
 from paceline.targets.hf.recurrent import scans_gpu, trial
-from paceline.targets.hf.recurrent.kinds import Delta, Given, Kind
+from paceline.targets.hf.recurrent.kinds import DeltaRule, Given, Recurrence
 from paceline.targets.hf.recurrent.scans import DeltaRows, Visits, outputs_of
 from paceline.targets.hf.recurrent.scans_gpu import VisitTable, scan
 from paceline.targets.hf.target import HFTarget
@@ -134,8 +134,8 @@ def test_raw_rows_are_normed_and_scaled(kind: str, dtype: torch.dtype) -> None:
     assert isinstance(case.rows, DeltaRows)
     raw = case.rows._replace(key=3 * case.rows.key, decay=case.rows.decay.log(), raw=True)
     raw = raw._replace(**{name: getattr(raw, name).to(dtype) for name in ("query", "key", "value", "beta")})
-    given = Given(dict(zip(Delta.axes, raw[:5], strict=True)), {"use_qk_l2norm_in_kernel": True})
-    rows, finish = Delta(scan, scan).compiled(Given({n: r.cpu() for n, r in given.rows.items()}, given.others))
+    given = Given(dict(zip(DeltaRule.axes, raw[:5], strict=True)), {"use_qk_l2norm_in_kernel": True})
+    rows, finish = DeltaRule(scan, scan).compiled(Given({n: r.cpu() for n, r in given.rows.items()}, given.others))
     wanted = there(Case(kind, case.parents, case.state, rows))
     visits = Visits(case.parents, 3)
     found, final = run(case._replace(rows=raw), visits, case.state)
@@ -302,10 +302,10 @@ def test_kernels_that_fail_leave_drafts_to_torch(said: str, monkeypatch: pytest.
 
 @pytest.mark.usefixtures("kernels")
 def test_layers_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = list[Kind]()
+    calls = list[Recurrence]()
     honest = trial._difference
 
-    def counted(kind: Kind, given: Given, state: Tensor) -> str | None:
+    def counted(kind: Recurrence, given: Given, state: Tensor) -> str | None:
         calls.append(kind)
         return honest(kind, given, state)
 

@@ -10,8 +10,10 @@ import torch
 from transformers import PreTrainedModel
 
 import paceline
-from paceline.targets.hf.recurrent.rows import StateRows
+from paceline.targets.base import Request
+from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.target import HFTarget
+from paceline.tree import DraftTree
 from paceline_lab.check.tiny import TINY_VOCABULARY, build, configuration
 
 FAMILIES = ["qwen3_next", "kimi_linear", "olmo_hybrid", "lfm2", "mamba2", "bamba", "falcon_h1", "mamba", "jamba"]
@@ -34,7 +36,9 @@ def opened(family: str) -> paceline.LanguageModel:
 def prompts(count: int, *, seed: int = 0) -> list[list[int]]:
     """Of different lengths, each of which repeats itself, so that there is something to look up."""
     drawn = np.random.default_rng(seed)
-    return [(drawn.integers(1, TINY_VOCABULARY, 5 + 4 * number).tolist() * 3)[: 9 + 7 * number] for number in range(count)]
+    return [
+        (drawn.integers(1, TINY_VOCABULARY, 5 + 4 * number).tolist() * 3)[: 9 + 7 * number] for number in range(count)
+    ]
 
 
 @cache
@@ -42,7 +46,9 @@ def expected(family: str, number: int) -> list[int]:
     """By transformers, greedy."""
     prompt = torch.tensor([prompts(5)[number]])
     with torch.no_grad():
-        text = model_of(family).generate(prompt, max_new_tokens=LENGTH, do_sample=False, attention_mask=torch.ones_like(prompt))
+        text = model_of(family).generate(
+            prompt, max_new_tokens=LENGTH, do_sample=False, attention_mask=torch.ones_like(prompt)
+        )
     return list(map(int, text[0, prompt.shape[1] :]))
 
 
@@ -67,7 +73,9 @@ def test_five_texts_at_once_are_those_of_generate(family: str) -> None:
 def test_a_seed_writes_one_text(family: str) -> None:
     lm, prompt = opened(family), prompts(2, seed=3)[1]
     texts = {
-        method: tuple(lm.generate(prompt, max_new_tokens=64, temperature=0.7, seed=11, method=method, ignore_eos=True).tokens)
+        method: tuple(
+            lm.generate(prompt, max_new_tokens=64, temperature=0.7, seed=11, method=method, ignore_eos=True).tokens
+        )
         for method in ["plain", *METHODS]
     }
     assert len(set(texts.values())) == 1, texts
@@ -85,6 +93,32 @@ def test_a_chat_goes_on_behind_its_own_text(family: str) -> None:
     assert fresh.generate(longer, max_new_tokens=20, temperature=0, ignore_eos=True).tokens == turn.tokens
 
 
+@pytest.mark.parametrize("family", ["qwen3_next", "lfm2", "rwkv"])
+def test_such_a_model_drafts_for_another(family: str) -> None:
+    config = configuration("llama", "small")
+    assert config is not None
+    lm = paceline.load(build(config), generation_config=False)
+    draft = opened(family)
+    for temperature in (0.0, 0.7):
+        given = {"max_new_tokens": 40, "temperature": temperature, "seed": 5, "ignore_eos": True}
+        plain = lm.generate(prompts(2)[1], method="plain", **given)
+        drafted = lm.generate(prompts(2)[1], method="assistant", draft_model=draft, **given)
+        assert drafted.tokens == plain.tokens
+
+
+def test_rows_that_were_kept_last_are_taken_back_without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = opened("qwen3_next").target.open(8)
+    assert isinstance(rows, StatefulRows)
+    target = opened("qwen3_next").target
+    target.score([Request.of_prompt(rows, np.arange(20))])
+    rows.keep(range(20))
+    target.score([Request.of_tree(rows, 3, DraftTree.chain([4, 5]))])
+    rows.keep([0, 1])
+    assert rows.rewind(21) == 20
+    rows.check()
+
+
 def test_rows_of_such_a_model_keep_states() -> None:
     target = opened("bamba").target
-    assert isinstance(target, HFTarget) and isinstance(target.open(8), StateRows)
+    assert isinstance(target, HFTarget)
+    assert isinstance(target.open(8), StatefulRows)

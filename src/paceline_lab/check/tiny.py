@@ -82,12 +82,38 @@ EXTRA: dict[str, dict[str, Any]] = {
     "bamba": {"mamba_n_heads": 8, "attn_layer_indices": list(range(1, LAYERS, 2))},
     "falcon_h1": {"mamba_n_heads": 8, "mamba_d_ssm": 128},
     "granitemoehybrid": {"mamba_n_heads": 8, "layer_types": MIXED},
+    **{
+        name: {
+            "unpadded_vocab_size": TINY_VOCABULARY,
+            "layer_types": ["hybrid", "hybrid_sliding"] * (LAYERS // 2),  # what a first layer does is seen best
+        }
+        for name in ("inkling2_text", "inkling2_loop_text")
+    },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     **{name: {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)} for name in ("lfm2", "lfm2_moe")},
     "nemotron_h": {"n_groups": 2},
     **{name: {"num_key_value_heads": 4} for name in ("dots3_note", "dots3_note_text")},
     "gemma4_assistant": {"hidden_size_per_layer_input": 0},
     "mamba2": {"num_heads": 8},
+    "xlstm": {"hidden_size": 128, "embedding_dim": 128},
+    "qwen4_exp_text": {
+        "layer_types": ["linear_attention", "indexed_attention"] * (LAYERS // 2),
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "hc_lowrank": 16,
+        "ple_layer_ids": [1, 3],
+        "ngram_vocab_size_base": 50,
+        "heads_per_ngram": 2,
+        "split_ngram_parts": 2,
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 12,
+        "indexer_compress_ratio": 4,
+        "eos_token_id": 5,
+    },
     "xmod": {"default_language": "en_XX"},
     "zaya": {"num_experts_per_tok": 1},
 }
@@ -194,7 +220,8 @@ def redraw(model: PreTrainedModel, generator: torch.Generator) -> None:
             parameter.copy_((tokens.weight + EMBEDDING * noise) / math.sqrt(2))
         elif parameter.ndim < 2:
             parameter.copy_(_moved(name, parameter, noise))
-        elif parameter.ndim == 3 and parameter.shape[1] == 1:  # a convolution of each channel with its own past
+        elif (parameter.ndim == 3 and parameter.shape[1] == 1) or "static_weight" in name:
+            # a convolution of each channel with its own past
             parameter.copy_(noise)
         else:
             parameter.copy_(_mixing(noise))

@@ -20,6 +20,8 @@ from paceline.targets.hf.recurrent.forward import RecurrentForward
 
 ATTENTION_NAME = "paceline"
 """Of our attention function in transformers."""
+INDEXER = -1
+"""Of the first layer's keys by which it chooses, in place of the layer's number."""
 HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings", "logits_to_keep"})
 """Tensors that some models pass on to attention functions for their own bookkeeping."""
 
@@ -41,6 +43,8 @@ class ForwardCache(Cache):
         super().__init__(layers=[])
         self.recurrent = recurrent
         self._rows, self._before, self._claimed, self.alone = rows, before, claimed, alone
+        self.offsets: tuple[Any, Any] | None = None
+        """What is added to the numbers of queries and of keys to get their positions, where a model counts them."""
         self.windows: list[int | None] = []
         """The window that each layer named so far."""
         self._written: tuple[int, torch.Tensor, torch.Tensor] | None = None
@@ -99,6 +103,22 @@ class ForwardCache(Cache):
     ) -> torch.Tensor:
         return recurrent_states
 
+    def update_indexer(self, indexer_key_states: torch.Tensor, layer_idx: int) -> torch.Tensor:
+        """Store the keys ``[1, rows, width]`` by which a layer chooses; returns those of all rows."""
+        if self._rows is None:
+            return indexer_key_states
+        if self.alone is None:
+            raise Unsupported("a layer chooses the keys that it attends to")
+        layer, fresh = INDEXER - layer_idx, indexer_key_states[:, None]
+        self.alone.rows.write(layer, fresh, fresh[..., :0])
+        return self.alone.rows.layers[layer].span(0, self.alone.request.end)[0][:, 0]
+
+    def get_linear_cache(self, layer_idx: int) -> None:
+        return None
+
+    def set_linear_cache(self, layer_idx: int, linear_cache: torch.Tensor) -> None:
+        pass
+
     def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
         return False
 
@@ -108,8 +128,11 @@ class ForwardCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self._before + self._claimed
 
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self._before + query_length, 0
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
+        return self._before + query_length, 0 if self.offsets is None else self.offsets[1]
+
+    def get_query_offset(self, layer_idx: int = 0) -> Any:
+        return self.get_seq_length(layer_idx) if self.offsets is None else self.offsets[0]
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -20,8 +20,9 @@ import torch
 
 from paceline.targets.base import Request
 from paceline.targets.hf.attention import MaskScratch, PackedKVCache, Segment, causal_mask
+from paceline.targets.hf.indexed import IndexedLayers, offsets
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
-from paceline.targets.hf.recurrent import functions
+from paceline.targets.hf.recurrent import mixers
 from paceline.targets.hf.rope import RotatedRows, Switch, rotary_modules, rotary_position, rotated_as_of
 from paceline.targets.hf.snapshot import ModelSnapshot
 from paceline.targets.hf.taps import Anatomy, tapped
@@ -87,13 +88,20 @@ class OwnForward(ForwardPath):
         self.model = model
         self.mode = mode
         self.anatomy = Anatomy(model)
-        self.layer_types = list(getattr(config, "layer_types", None) or _layer_types(config))
         homes = {type(module).__module__ for module in model.modules()}
-        self.recurrent = any(map(functions.knows, homes))
+        self.recurrent = any(map(mixers.knows, homes))
         """Whether layers keep a state that each token changes."""
+        self.family = next((found for home in homes if (found := mixers.family_of(home)) is not None), mixers.USUAL)
         if self.recurrent:
-            functions.install(homes)
+            mixers.install(homes)
+        self.layer_types = list(getattr(config, "layer_types", None) or _layer_types(config, self.family.attends))
         self.window: int | None = getattr(config, "sliding_window", None)
+        if self.family.slides and self.window is not None:
+            self.layer_types = [kind.replace("full_", "sliding_") for kind in self.layer_types]
+        if self.family.measures:
+            self.layer_types = [mixers.MASKS.get(kind, kind) for kind in self.layer_types]
+        self._kinds = sorted({*self.layer_types, *(["linear_attention"] if self.family.measures else [])})
+        """The names of the masks that the model takes."""
         self._switch = switch
         self._scratch = MaskScratch()
         self._rotary = rotary_modules(model) if switch is not None else []
@@ -132,6 +140,8 @@ class OwnForward(ForwardPath):
 
     def with_cache(self, cache: Cache) -> dict[str, Cache]:
         """The argument that gives the model this cache."""
+        if not self.family.takes_cache:
+            return {}
         assert self.cache_name is not None, "the probe refuses models that take no cache"
         return {self.cache_name: cache}
 
@@ -167,7 +177,9 @@ class OwnForward(ForwardPath):
             with attention_is(self._native(), self.model):
                 ids = tokens[None].to(self.model.device)
                 inputs = self._elsewhere(ids) if self.moved else {"attention_mask": torch.ones_like(ids)}
-                logits: torch.Tensor = self.model(input_ids=ids, use_cache=bool(self.moved), **inputs).logits[0]
+                logits: torch.Tensor = self.model(
+                    input_ids=ids, use_cache=bool(self.moved) and self.family.uses_cache, **inputs
+                ).logits[0]
         finally:
             if hook is not None:
                 hook.remove()
@@ -179,14 +191,16 @@ class OwnForward(ForwardPath):
         """Arguments that place a text behind `moved` positions without rows."""
         from paceline.targets.hf.interface import ForwardCache
 
+        cache = ForwardCache(None, claimed=self.moved)
+        self._index(cache, None)
         n = ids.shape[1]
         causal = causal_mask(n, self.like)[None, None]
-        kinds = sorted(set(self.layer_types))
+        kinds = self._kinds
         inputs: dict[str, Any] = {
             "attention_mask": {kind: None if kind in RECURRENT_LAYERS else causal for kind in kinds}
             if len(kinds) > 1
             else causal,
-            **self.with_cache(ForwardCache(None, claimed=self.moved)),
+            **self.with_cache(cache),
         }
         if self.takes_positions:
             inputs["position_ids"] = torch.arange(self.moved, self.moved + n, device=ids.device)[None]
@@ -203,6 +217,7 @@ class OwnForward(ForwardPath):
         before = segments[0].request.end - segments[0].n
         recurrent = RecurrentForward(requests) if self.recurrent else None
         forward = ForwardCache(PackedKVCache(segments), before, self.moved + self.claimed, alone, recurrent)
+        self._index(forward, alone)
         stack.enter_context(attention_is(self._native() if alone else ATTENTION_NAME, self.model))
         stack.enter_context(computing(forward))
         if self._switch is not None:
@@ -212,6 +227,13 @@ class OwnForward(ForwardPath):
             position = max(rotary_position(request) for request in requests) + self.moved
             stack.enter_context(rotated_as_of(position, self._rotary, self.like))
         return forward
+
+    def _index(self, forward: ForwardCache, alone: Segment | None) -> None:
+        if self.family.measures and self.mode is Mode.MASKED:
+            device, moved = self.model.device, self.moved
+            forward.offsets = (moved, moved) if alone is None else offsets(alone.request, moved, device)
+        if self.family.indexes:
+            forward.layers = IndexedLayers(None if alone is None else alone.request, self.moved, self.model.device)
 
     def _native(self) -> str:
         """The attention implementation of a model that cannot use ours: its own, if that takes a float mask."""
@@ -228,7 +250,7 @@ class OwnForward(ForwardPath):
         tokens = torch.from_numpy(joined([request.tokens for request in job.requests]))
         inputs: dict[str, Any] = {
             "input_ids": tokens[None].to(device),
-            "use_cache": True,
+            "use_cache": self.family.uses_cache,
             **self.with_cache(forward),
         }
         if self.takes_positions:
@@ -236,7 +258,7 @@ class OwnForward(ForwardPath):
             inputs["position_ids"] = positions[None].to(device) + self.moved
         if self.mode is Mode.MASKED:
             assert forward.alone is not None, "a mask belongs to one sequence"
-            inputs["attention_mask"] = masks(forward.alone, self.like, self.layer_types, self.window)
+            inputs["attention_mask"] = masks(forward.alone, self.like, self._kinds, self.window)
         if self._keeps_logits and job.logit_rows is not None:
             # at least one row: some heads fail without any
             rows = job.logit_rows if len(job.logit_rows) else torch.tensor([0])
@@ -249,6 +271,7 @@ def joined(arrays: Sequence[Ints]) -> Ints:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _layer_types(config: Any) -> list[str]:
+def _layer_types(config: Any, attends: bool) -> list[str]:
     kind = "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
+    kind = kind if attends else "recurrent"
     return [kind] * config.num_hidden_layers

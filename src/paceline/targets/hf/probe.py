@@ -144,7 +144,7 @@ def _unlike(target: HFTarget, fixed: FixedPath) -> str | None:
 
 
 def _find_mode(target: HFTarget) -> None:
-    if target.own.cache_name is None:
+    if target.own.cache_name is None and target.own.family.takes_cache:
         raise _refusal(
             target,
             "takes no cache of keys and values under a name that is known here, so a draft cannot be scored behind a "
@@ -190,7 +190,9 @@ def _check_windows(target: HFTarget) -> None:
         return
     seen = target.own.windows(Request.of_prompt(target.open(1), tokens(target, 1)))
     attending = [kind for kind in target.own.layer_types if kind not in RECURRENT_LAYERS]
-    expected = [target.own.window if kind.endswith("sliding") or kind == "sliding_attention" else None for kind in attending]
+    expected = [
+        target.own.window if kind.endswith("sliding") or kind == "sliding_attention" else None for kind in attending
+    ]
     if attending and not seen:
         raise Unsupported("the model does not call the registered attention function")
     got, named = ([_effective(target, window) for window in windows] for windows in (seen, expected))
@@ -259,7 +261,8 @@ FURTHER = "behind position"
 def _is_window_of_its_own(target: HFTarget, name: str, size: int) -> bool:
     """Whether the model's own code applies a window that our masks do not know. It goes by the index of a key, which
     siblings shift; of a wide window that changes too little for the probe to see."""
-    return "window" in name and name != "sliding_window" and _effective(target, size) is not None
+    known = name == "sliding_window" or (target.own.family.measures and size == target.own.window)
+    return "window" in name and not known and _effective(target, size) is not None
 
 
 CLAIM = 1 << 20

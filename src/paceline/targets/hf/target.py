@@ -23,8 +23,8 @@ from paceline.targets.hf.generation import settings_of
 from paceline.targets.hf.own import RECURRENT_LAYERS, Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack, packed_if_large, parameter_count
 from paceline.targets.hf.path import ForwardJob, ForwardPath
-from paceline.targets.hf.recurrent import functions
-from paceline.targets.hf.recurrent.rows import StateRows
+from paceline.targets.hf.recurrent import mixers
+from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
@@ -47,7 +47,7 @@ SHARED = {
 """Fields of a configuration that are read once for all layers."""
 
 
-class RotatedStateRows(RotatedRows, StateRows):
+class RotatedStatefulRows(RotatedRows, StatefulRows):
     """Rows of a model that rotates by the largest position, and has layers that keep a state."""
 
 
@@ -191,17 +191,14 @@ class HFTarget(Target):
 
     def open(self, capacity: int = 0) -> CacheRows:
         changes = self.look()
-        if self.fixed is not None:
-            rows = self.fixed.open(capacity)
-        else:
-            rows = self._rows(capacity)
+        rows = self.fixed.open(capacity) if self.fixed is not None else self._rows(capacity)
         rows.changes = changes
         return rows
 
     def _rows(self, capacity: int) -> CacheRows:
         if self.switch is None:
-            return StateRows(capacity) if self._own.recurrent else CacheRows(capacity)
-        return (RotatedStateRows if self._own.recurrent else RotatedRows)(capacity, self.switch)
+            return StatefulRows(capacity) if self._own.recurrent else CacheRows(capacity)
+        return (RotatedStatefulRows if self._own.recurrent else RotatedRows)(capacity, self.switch)
 
     def release(self) -> None:
         if self.fixed is not None:
@@ -332,13 +329,15 @@ def refuse_unknown(config: Any, model_class: type | None = None) -> None:
     kinds = set(getattr(config, "layer_types", None) or ())
     kept = sorted(kinds & STATEFUL_LAYERS)
     stateful = kept or (not kinds and getattr(model_class, "_is_stateful", False))
-    if stateful and (model_class is None or not functions.knows(model_class.__module__)):
+    if stateful and (model_class is None or not mixers.knows(model_class.__module__)):
         what = f"layers of type {', '.join(kept)}" if kept else "a recurrent state"
         raise UnsupportedModel(
             f"{config.model_type} keeps {what} in a way that is not known here, so a refused draft could not be taken "
             f"back; {advice}"
         )
-    if strange := sorted(kinds - KNOWN_LAYERS - STATEFUL_LAYERS):
+    family = None if model_class is None else mixers.family_of(model_class.__module__)
+    indexed = {"indexed_attention"} if family is not None and family.indexes else set[str]()
+    if strange := sorted(kinds - KNOWN_LAYERS - STATEFUL_LAYERS - indexed):
         raise UnsupportedModel(
             f"{config.model_type} has layers of type {', '.join(strange)}, which are not supported yet; {advice}"
         )

@@ -13,10 +13,10 @@ import torch
 from paceline.targets.base import Request
 from paceline.targets.hf.integers.kernels import without_numba
 from paceline.targets.hf.recurrent import scans_gpu, trial
-from paceline.targets.hf.recurrent.kinds import Function, Given, Kind, Prepared, silu
-from paceline.targets.hf.recurrent.rows import Key, Trail
+from paceline.targets.hf.recurrent.kinds import Function, Given, Prepared, Recurrence, silu
+from paceline.targets.hf.recurrent.rows import Key, StateTrail
 from paceline.targets.hf.recurrent.scans import DeltaRows, Visits, delta_rule, diagonal, outputs_of
-from paceline.targets.hf.recurrent.walk import Order, Part, Walk
+from paceline.targets.hf.recurrent.walk import Order, PackedPart, RowWalk
 from paceline.tree import Ints
 
 KEPT_BYTES = 128 << 20
@@ -25,11 +25,11 @@ computed again."""
 
 
 @dataclass
-class StateTrail(Trail):
+class SteppedTrail(StateTrail):
     """The recurrence of one layer over a sequence's tentative rows: the state before them, their inputs, and the states
     after them where these were kept."""
 
-    kind: Kind
+    kind: Recurrence
     lead: int
     before: torch.Tensor | None
     """The state behind the rows that were read in one piece, or of the committed text."""
@@ -53,7 +53,7 @@ class StateTrail(Trail):
 
 
 @dataclass
-class CompiledTrail(Trail):
+class CompiledTrail(StateTrail):
     """The same, compiled: the rows' inputs are kept, and the accepted path is computed again."""
 
     order: Order
@@ -105,7 +105,7 @@ def on_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _serves(kind: Kind, given: Given, state: torch.Tensor) -> bool:
+def _serves(kind: Recurrence, given: Given, state: torch.Tensor) -> bool:
     """Whether recurrences from such a state are compiled."""
     if on_gpu(state.device):
         return trial.obstacle(kind, given, state) is None
@@ -127,10 +127,20 @@ class RecurrentForward:
     """The convolutions and recurrences of one forward."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        self._walk = Walk(requests)
+        self._walk = RowWalk(requests)
         self._place: tuple[int, int] | None = None
         self._calls = 0
         self._due = False
+        self._mixers = 0
+
+    @property
+    def walk(self) -> RowWalk:
+        return self._walk
+
+    def number(self) -> int:
+        """A number for the next call of a module that keeps its own state: modules are called in one order."""
+        self._mixers += 1
+        return self._mixers
 
     def enter(self, layer: int, number: int) -> None:
         """The layer whose convolution comes next."""
@@ -170,7 +180,9 @@ class RecurrentForward:
                 outputs.append(_convolved(inputs[columns], weight, bias, activation))
         return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).T[None]
 
-    def recurred(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    def recurred(
+        self, kind: Recurrence, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """A recurrence over all rows, each from its parent's state."""
         key, given = self._key(), kind.given(args, kwargs)
         self._calls += 1
@@ -186,7 +198,7 @@ class RecurrentForward:
         compiled = _serves(kind, given, befores[0])
         for part, before in zip(self._walk.parts, befores, strict=True):
             if not part.held and not (compiled and part in self._walk.drafts):
-                part.rows.tentatives.trails[key] = StateTrail(kind, part.lead, before)
+                part.rows.tentatives.trails[key] = SteppedTrail(kind, part.lead, before)
         if not compiled and self._walk.levels:
             self._take_levels(kind, key, given, outputs, order)
         elif compiled:
@@ -194,7 +206,7 @@ class RecurrentForward:
         rows = _in_order(outputs, order)
         return kind.output(rows), rows.new_empty(1)
 
-    def _read(self, kind: Kind, given: Given, before: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read(self, kind: Recurrence, given: Given, before: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows in one piece; row by row where transformers' function cannot go on from a state."""
         if before is None or kind.state is not None or not _serves(kind, given, before):
             return kind.read(given, before)
@@ -204,7 +216,7 @@ class RecurrentForward:
 
     def _take_scans(
         self,
-        kind: Kind,
+        kind: Recurrence,
         key: Key,
         given: Given,
         befores: list[torch.Tensor],
@@ -220,7 +232,9 @@ class RecurrentForward:
             outputs += [self._scan(kind, key, given.at(part.nodes), before, part) for part, before in drafts]
         order += [np.arange(part.nodes.start, part.nodes.stop) for part, _ in drafts]
 
-    def _scan_together(self, kind: Kind, key: Key, given: Given, befores: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _scan_together(
+        self, kind: Recurrence, key: Key, given: Given, befores: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
         """The outputs of each part's rows, by one launch."""
         device, drafts = befores[0].device, self._walk.drafts
         rows, finish = kind.compiled(given, raw=True)
@@ -237,7 +251,7 @@ class RecurrentForward:
         out = finish(out)
         return [out[part.nodes] for part in drafts]
 
-    def _scan(self, kind: Kind, key: Key, given: Given, before: torch.Tensor, part: Part) -> torch.Tensor:
+    def _scan(self, kind: Recurrence, key: Key, given: Given, before: torch.Tensor, part: PackedPart) -> torch.Tensor:
         """The outputs of a part's fresh rows. Rows that are held are computed again, which reads no weight."""
         rows, finish = kind.compiled(given, raw=on_gpu(before.device))
         if part.held:
@@ -249,7 +263,9 @@ class RecurrentForward:
         part.rows.tentatives.trails[key] = trail
         return finish(trail.outputs()[-part.count + part.lead :])
 
-    def _take_levels(self, kind: Kind, key: Key, given: Given, outputs: list[torch.Tensor], order: list[Ints]) -> None:
+    def _take_levels(
+        self, kind: Recurrence, key: Key, given: Given, outputs: list[torch.Tensor], order: list[Ints]
+    ) -> None:
         first = [_trail(part, key).after(part.rows.path_to(parent)) for part, parent in self._walk.firsts]
         states = first[0][None] if len(first) == 1 else torch.stack(first)
         levels = list[torch.Tensor]()
@@ -297,9 +313,9 @@ def _each(rows: Prepared) -> list[tuple[str, Any]]:
     ]
 
 
-def _trail(part: Part, key: Key) -> StateTrail:
+def _trail(part: PackedPart, key: Key) -> SteppedTrail:
     trail = part.rows.tentatives.trails[key]
-    assert isinstance(trail, StateTrail), "this forward made it"
+    assert isinstance(trail, SteppedTrail), "this forward made it"
     return trail
 
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from paceline.targets.hf.recurrent.kinds import CONVOLUTION, Function, Kind, functions
+from paceline.targets.hf.recurrent.kinds import CONVOLUTION, Function, Recurrence, functions
 
 if TYPE_CHECKING:
     from paceline.targets.hf.recurrent.forward import RecurrentForward
@@ -37,7 +37,7 @@ def install(homes: Iterable[str]) -> None:
             setattr(sys.modules[home], CONVOLUTION, _convolution(names[CONVOLUTION]))
 
 
-def _recurrence(kind: Kind) -> Function:
+def _recurrence(kind: Recurrence) -> Function:
     @wraps(kind.whole)
     def recurrence(*args: Any, **kwargs: Any) -> Any:
         forward = current.get()

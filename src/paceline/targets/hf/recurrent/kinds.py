@@ -41,7 +41,7 @@ class Given:
         return replace(self, rows={name: torch.cat([first.rows[name], given]) for name, given in self.rows.items()})
 
 
-class Kind(ABC):
+class Recurrence(ABC):
     """One kind of recurrence."""
 
     axes: ClassVar[Mapping[str, int]]
@@ -76,8 +76,8 @@ class Kind(ABC):
         """The outputs ``[rows, ...]`` of rows that are read in one piece, and the state after them."""
         if self.state is None and state is not None:
             return self._one_by_one(given, state)
-        named = {name: value.movedim(0, self.axes[name] - 1)[None] for name, value in given.rows.items()}
-        named |= {**given.others, self.wants_state: True}
+        named: dict[str, Any] = {**given.others, self.wants_state: True}
+        named |= {name: value.movedim(0, self.axes[name] - 1)[None] for name, value in given.rows.items()}
         if self.state is not None:
             named[self.state] = None if state is None else state[None]
         out, final = self.whole(**named)
@@ -106,7 +106,7 @@ class Kind(ABC):
         it, which stay as they are."""
 
 
-class Delta(Kind):
+class DeltaRule(Recurrence):
     """The gated delta rule, and Kimi's with a decay for each channel."""
 
     axes: ClassVar = {"query": 1, "key": 1, "value": 1, "g": 1, "beta": 1}
@@ -131,7 +131,7 @@ class Delta(Kind):
         return out[:, 0], after
 
 
-class Mamba2(Kind):
+class Mamba2(Recurrence):
     axes: ClassVar = {"hidden_states": 1, "dt": 1, "B": 1, "C": 1}
     state = "initial_states"
     wants_state = "return_final_states"
@@ -169,7 +169,7 @@ class Mamba2(Kind):
         return out, after
 
 
-class Mamba1(Kind):
+class Mamba1(Recurrence):
     axes: ClassVar = {"hidden_states": 2, "dt": 2, "B": 2, "C": 2, "z": 2}
     output_axis = 2
     state = None
@@ -210,11 +210,11 @@ class Mamba1(Kind):
 
 
 @cache
-def functions() -> dict[str, tuple[type[Kind], str]]:
+def functions() -> dict[str, tuple[type[Recurrence], str]]:
     """Of transformers' functions for many rows the kind, and the name of the one for a row."""
     return {
-        "torch_chunk_gated_delta_rule": (Delta, "torch_recurrent_gated_delta_rule"),
-        "chunk_kimi_delta_attention": (Delta, "recurrent_kimi_delta_attention"),
+        "torch_chunk_gated_delta_rule": (DeltaRule, "torch_recurrent_gated_delta_rule"),
+        "chunk_kimi_delta_attention": (DeltaRule, "recurrent_kimi_delta_attention"),
         "mamba2_chunk_scan": (Mamba2, "mamba2_selective_state_update"),
         "mamba_selective_scan": (Mamba1, "mamba_selective_state_update"),
     }

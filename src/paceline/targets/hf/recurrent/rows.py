@@ -50,7 +50,7 @@ class States:
 START = States(0, {}, {})
 
 
-class Trail(ABC):
+class StateTrail(ABC):
     """The recurrence of one layer over the tentative rows of a sequence."""
 
     @abstractmethod
@@ -67,15 +67,17 @@ class Tentative:
     parents: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     inputs: dict[Key, torch.Tensor] = field(default_factory=dict)
     """Of each convolution the last inputs before the rows, then those of the rows, ``[width - 1 + rows, channels]``."""
-    trails: dict[Key, Trail] = field(default_factory=dict)
+    trails: dict[Key, StateTrail] = field(default_factory=dict)
 
 
-class StateRows(CacheRows):
+class StatefulRows(CacheRows):
     """Keys and values of the layers that attend, and the states of those that do not."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         self.states = START
+        self._before = START
+        """The states before the last rows were kept: drafts are often taken back by a few tokens."""
         self.tentatives = Tentative()
         self._snapshots: list[States] = []
 
@@ -87,27 +89,29 @@ class StateRows(CacheRows):
 
     def _nearest(self, length: int) -> States:
         """The last states that are kept of the first ``length`` tokens."""
-        kept = [states for states in (*self._snapshots, self.states) if states.length <= min(length, self.committed)]
+        kept = (*self._snapshots, self._before, self.states)
+        kept = tuple(states for states in kept if states.length <= min(length, self.committed))
         return max(kept, key=lambda states: states.length, default=START)
 
     def _truncate(self) -> None:
         super()._truncate()
         self.states = self._nearest(self.committed)
+        self._before = self.states
         self._snapshots = [states for states in self._snapshots if states.length <= self.committed]
         self.tentatives = Tentative()
 
     def _copy(self, other: Rows, count: int) -> None:
-        assert isinstance(other, StateRows), "rows are copied from a sequence of the same target"
+        assert isinstance(other, StatefulRows), "rows are copied from a sequence of the same target"
         if count:
             super()._copy(other, count)
-        self.states = other._nearest(count)
+        self.states = self._before = other._nearest(count)
         self._snapshots = [states for states in other._snapshots if states.length <= count]
 
     def _gather(self, rows: Ints) -> None:
         found = self._after(rows)
         super()._gather(rows)
         read = self.tentatives.lead > 1
-        self.states, self.tentatives = found, Tentative()
+        self._before, self.states, self.tentatives = self.states, found, Tentative()
         last = self._snapshots[-1].length if self._snapshots else 0
         if len(rows) and (read or found.length - last >= APART):
             self._remember(found)
@@ -180,5 +184,5 @@ class StateRows(CacheRows):
 
     def close(self) -> None:
         super().close()
-        self.states, self.tentatives = START, Tentative()
+        self.states, self._before, self.tentatives = START, START, Tentative()
         self._snapshots.clear()

@@ -11,7 +11,7 @@ import torch
 from paceline import launching
 from paceline.once import once
 from paceline.targets.hf.recurrent import scans_gpu
-from paceline.targets.hf.recurrent.kinds import Given, Kind
+from paceline.targets.hf.recurrent.kinds import Given, Recurrence
 from paceline.targets.hf.recurrent.scans import Visits, outputs_of
 
 PARENTS = (-1, 0, 0, 1, 3, -1, 2)
@@ -28,7 +28,7 @@ SIGNED = {"g": -1.0, "dt": 1.0, "beta": 1.0}
 _tried: dict[Hashable, str | None] = {}
 
 
-def obstacle(kind: Kind, given: Given, state: torch.Tensor) -> str | None:
+def obstacle(kind: Recurrence, given: Given, state: torch.Tensor) -> str | None:
     """Why the kernels cannot be used for such rows and such a state; None where they can."""
     sizes = tuple((name, rows.dtype, rows.shape[1:]) for name, rows in given.rows.items())
     key = kind.whole, state.device, state.shape, sizes
@@ -42,7 +42,7 @@ def obstacles() -> list[str]:
     return sorted({reason for reason in _tried.values() if reason is not None})
 
 
-def _reason(kind: Kind, given: Given, state: torch.Tensor) -> str | None:
+def _reason(kind: Recurrence, given: Given, state: torch.Tensor) -> str | None:
     if not launching.installed():
         return launching.NOT_INSTALLED
     try:
@@ -54,7 +54,7 @@ def _reason(kind: Kind, given: Given, state: torch.Tensor) -> str | None:
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _difference(kind: Kind, given: Given, state: torch.Tensor) -> str | None:
+def _difference(kind: Recurrence, given: Given, state: torch.Tensor) -> str | None:
     random = torch.Generator().manual_seed(0)
 
     def drawn(like: torch.Tensor, name: str = "", *sizes: int) -> torch.Tensor:
@@ -83,7 +83,7 @@ def _difference(kind: Kind, given: Given, state: torch.Tensor) -> str | None:
     return None
 
 
-def _scanned(kind: Kind, given: Given, visits: Visits, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _scanned(kind: Recurrence, given: Given, visits: Visits, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The outputs of rows, and the state after the one that is kept."""
     rows, finish = kind.compiled(given, raw=True)
     final = torch.empty_like(state)

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from paceline.targets.base import Request
-from paceline.targets.hf.recurrent.rows import StateRows
+from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.recurrent.scans import Visits
 from paceline.targets.hf.recurrent.scans_gpu import VisitTable
 from paceline.tree import ROOT, Ints, is_chain
 
 
 @dataclass(frozen=True)
-class Level:
+class RowLevel:
     """Rows of one depth, by their numbers in the packed forward."""
 
     rows: Ints
@@ -31,12 +31,12 @@ class Level:
     """Whether the parents are the whole level before, one after the other."""
 
 
-class Part:
+class PackedPart:
     """One sequence's rows in a packed forward, ``start`` and the following."""
 
     def __init__(self, request: Request, start: int) -> None:
         rows = request.rows
-        assert isinstance(rows, StateRows), "this target scores the rows it opened"
+        assert isinstance(rows, StatefulRows), "this target scores the rows it opened"
         self.rows, self.start, self.count = rows, start, len(request.tokens)
         self.held = request.held
         first = request.prompt > 0 or (rows.committed == 0 and not request.held)
@@ -105,18 +105,18 @@ class Order:
         return self._visits[row]
 
 
-class Walk:
+class RowWalk:
     """The parts of a forward, and the levels of their rows."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         starts = np.cumsum([0, *(len(request.tokens) for request in requests)])
-        self.parts = [Part(request, int(start)) for request, start in zip(requests, starts, strict=False)]
+        self.parts = [PackedPart(request, int(start)) for request, start in zip(requests, starts, strict=False)]
         self.count = int(starts[-1])
         self._columns: dict[tuple[int, int, torch.device], torch.Tensor] = {}
         self._visits: dict[torch.device, VisitTable] = {}
 
     @cached_property
-    def drafts(self) -> list[Part]:
+    def drafts(self) -> list[PackedPart]:
         """The parts with rows that are not read in one piece."""
         return [part for part in self.parts if part.count > part.lead]
 
@@ -128,8 +128,8 @@ class Walk:
         return self._visits[device]
 
     @cached_property
-    def levels(self) -> list[Level]:
-        found, before, depth = list[Level](), np.empty(0, np.int64), 0
+    def levels(self) -> list[RowLevel]:
+        found, before, depth = list[RowLevel](), np.empty(0, np.int64), 0
         while True:
             rows, above = list[int](), list[int]()
             places = {row: place for place, row in enumerate(before.tolist())}
@@ -143,21 +143,20 @@ class Walk:
                 return found
             parents = np.array(above, np.int64)
             in_order = len(parents) == len(before) and bool((parents == np.arange(len(parents))).all())
-            found.append(Level(np.array(rows, np.int64), parents, in_order))
+            found.append(RowLevel(np.array(rows, np.int64), parents, in_order))
             before, depth = found[-1].rows, depth + 1
 
     @cached_property
-    def firsts(self) -> list[tuple[Part, int]]:
+    def firsts(self) -> list[tuple[PackedPart, int]]:
         """Of each row of the first level its part, and its parent among the tentative rows."""
-        owners = [
+        return [
             (part, int(part.parents[part.held + part.lead + node]))
             for part in self.parts
             for node in np.flatnonzero(part.depths == 0).tolist()
         ]
-        return owners
 
     def columns(self, number: int, width: int, device: torch.device) -> torch.Tensor:
-        """`Part.columns` of a part, made once for all layers with convolutions of this width."""
+        """`PackedPart.columns` of a part, made once for all layers with convolutions of this width."""
         key = number, width, device
         if key not in self._columns:
             self._columns[key] = torch.from_numpy(self.parts[number].columns(width)).to(device)
