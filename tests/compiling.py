@@ -5,6 +5,7 @@ memory, and how many bytes of a thread do not fit into registers."""
 import re
 import subprocess
 import sys
+from functools import partial
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -24,12 +25,15 @@ from paceline.targets.hf.fixed.shapes import ForwardShape
 from paceline.targets.hf.gpu import running, trial
 from paceline.targets.hf.gpu.block import KernelBlock
 from paceline.targets.hf.gpu.operations import LayerKernels
+from paceline.targets.hf.recurrent.scans import DeltaRows, DiagonalRows, Visits
+from paceline.targets.hf.recurrent.scans_gpu import VisitTable, scan
 
 NAMES = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",
     torch.int64: "*i64",
+    torch.int32: "*i32",
     torch.uint8: "*u8",
     torch.float64: "*fp64",
 }
@@ -75,7 +79,7 @@ def compiler(capability: int) -> Any:
         signature = {name: kind(value) for name, value in zip(names, arguments, strict=False)}
         signature |= dict.fromkeys(fixed, "constexpr")
         options = {name: constants[name] for name in OPTIONS if name in constants}
-        free = set(kernel.do_not_specialize or ())
+        free = {*(kernel.do_not_specialize or ()), *(kernel.do_not_specialize_on_alignment or ())}
         even = {
             (place,): [["tt.divisibility", 16]]
             for place, (name, value) in enumerate(zip(names, arguments, strict=False))
@@ -100,6 +104,20 @@ def compiler(capability: int) -> Any:
     return compile_instead
 
 
+def recurrences(dtype: torch.dtype) -> None:
+    """Those of usual layers: 128 keys and values a head, decays of heads and of keys; Mamba's."""
+    table = VisitTable([(Visits([-1, 0, 0], 2), 0)], torch.device("cpu"))
+    zeros, states = partial(torch.zeros, dtype=dtype), torch.zeros(1, 4, 128, 128)
+    for decay in ((3, 4), (3, 4, 128)):
+        rows = DeltaRows(*(zeros(3, 4, 128) for _ in range(3)), zeros(decay), zeros(3, 4), raw=True)
+        scan(table, states, rows, zeros(3, 4, 128), states.clone())
+    for rates, decay in ((None, (3, 4)), (torch.zeros(4, 128, 16), (3, 4, 128))):
+        size = 128 if rates is None else 16
+        before = torch.zeros(3, 4, size)
+        even = DiagonalRows(torch.zeros(3, 4, 128), torch.zeros(decay), before, before, rates)
+        scan(table, states[..., :size].contiguous(), even, torch.zeros(3, 4, 128), states[..., :size].clone())
+
+
 def main() -> None:
     running.processors = lambda device: 100
     types, *capabilities = sys.argv[1:]
@@ -119,6 +137,7 @@ def main() -> None:
                 slots = (torch.zeros((1, 2, 4096, width), dtype=dtype),) * 2
                 queries = torch.zeros((1, 8, rows, width), dtype=dtype)
                 running.attend(queries, slots, Inputs(1, rows, torch.device("cpu")), AttentionOptions(0.1))
+            recurrences(dtype)
             block.write(0, *(case.heads.all[:, :, :2].transpose(1, 2),) * 2)
 
 

@@ -399,6 +399,8 @@ KERNELS = {
     "gate",
     "attend",
     "join",
+    "delta",
+    "diagonal",
 }
 
 

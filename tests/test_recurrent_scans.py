@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -55,7 +55,8 @@ class Case(NamedTuple):
 
 def changed(rows: Rows, change: Callable[[Tensor], Tensor]) -> Rows:
     """Rows with other tensors of the rows."""
-    parts = {name: change(part) for name, part in rows._asdict().items() if part is not None and name != "rates"}
+    tensors = {name: part for name, part in rows._asdict().items() if isinstance(part, Tensor) and name != "rates"}
+    parts: dict[str, Any] = {name: change(part) for name, part in tensors.items()}
     return rows._replace(**parts)
 
 
@@ -111,7 +112,7 @@ def expected(case: Case) -> tuple[Doubles, list[Doubles]]:
 
 def step_of(rows: Rows, row: int, head: int, state: Doubles) -> Doubles:
     """A head's output; its state is changed in its place."""
-    parts = [part.double().numpy() for part in rows if part is not None]
+    parts = [part.double().numpy() for part in rows if isinstance(part, Tensor)]
     if isinstance(rows, DeltaRows):
         query, key, value, decay, beta = (part[row] for part in parts)
         group = head * len(key) // len(value)

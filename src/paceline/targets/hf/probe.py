@@ -42,6 +42,7 @@ from paceline.targets.hf.probe_rows import (
     tokens,
     use_compiled,
 )
+from paceline.targets.hf.recurrent import trial
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.versions import refused
 from paceline.targets.scores import Scores
@@ -75,6 +76,9 @@ def prepare(target: HFTarget) -> HFTarget:
     _try_lean(target)
     _try_fixed(target)
     _record_usual(target)
+    if target.own.recurrent and (reasons := trial.obstacles()):
+        told = f"layers with a state compute drafts level by level, which costs speed and nothing else: {reasons[0]}"
+        target.note = "; ".join(filter(None, (target.note, told)))
     return target
 
 

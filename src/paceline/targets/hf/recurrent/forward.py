@@ -12,9 +12,10 @@ import torch
 
 from paceline.targets.base import Request
 from paceline.targets.hf.integers.kernels import without_numba
+from paceline.targets.hf.recurrent import scans_gpu, trial
 from paceline.targets.hf.recurrent.kinds import Function, Given, Prepared, Recurrence, silu
 from paceline.targets.hf.recurrent.rows import Key, StateTrail
-from paceline.targets.hf.recurrent.scans import DeltaRows, Visits, delta_rule, diagonal
+from paceline.targets.hf.recurrent.scans import DeltaRows, Visits, delta_rule, diagonal, outputs_of
 from paceline.targets.hf.recurrent.walk import Order, PackedPart, RowWalk
 from paceline.tree import Ints
 
@@ -67,15 +68,14 @@ class CompiledTrail(StateTrail):
         if not len(behind):
             return self.before
         if self.single is not None:
-            return self.single
+            return _owned(self.single)
         found = torch.empty_like(self.before)
         scan(self.order.path_to(int(behind[-1])), self.before, self.rows, None, found)
         return found
 
     def outputs(self) -> torch.Tensor:
         """``[rows, heads, width]``"""
-        heads, lines, line = _by_heads(self.before, self.rows).shape
-        out = torch.empty(len(self.order.parents), heads, line if isinstance(self.rows, DeltaRows) else lines)
+        out = outputs_of(self.rows)
         self.single = torch.empty_like(self.before) if self.order.single else None
         scan(self.order.every(), self.before, self.rows, out, self.single)
         return out
@@ -85,16 +85,31 @@ def scan(
     visits: Visits, state: torch.Tensor, rows: Prepared, outputs: torch.Tensor | None, final: torch.Tensor | None
 ) -> None:
     """A compiled recurrence from a state."""
-    before, behind = _by_heads(state, rows), None if final is None else _by_heads(final, rows)
-    if isinstance(rows, DeltaRows):
+    before, behind = _by_heads(state), None if final is None else _by_heads(final)
+    if on_gpu(state.device):
+        table = scans_gpu.VisitTable.of(visits, state.device)
+        scans_gpu.scan(table, before[None], rows, outputs, None if behind is None else behind[None])
+    elif isinstance(rows, DeltaRows):
         delta_rule(visits, before, rows, outputs, behind)
     else:
         diagonal(visits, before, rows, outputs, behind)
 
 
-def _by_heads(state: torch.Tensor, rows: Prepared) -> torch.Tensor:
+def _by_heads(state: torch.Tensor) -> torch.Tensor:
     """``[heads, ...]``; the state of Mamba-1 is that of one head."""
     return state if state.dim() == 3 else state[None]
+
+
+def on_gpu(device: torch.device) -> bool:
+    """Whether recurrences are computed by `scans_gpu`, if at all."""
+    return device.type == "cuda"
+
+
+def _serves(kind: Recurrence, given: Given, state: torch.Tensor) -> bool:
+    """Whether recurrences from such a state are compiled."""
+    if on_gpu(state.device):
+        return trial.obstacle(kind, given, state) is None
+    return state.device.type == "cpu" and compiles()
 
 
 @cache
@@ -171,38 +186,74 @@ class RecurrentForward:
         """A recurrence over all rows, each from its parent's state."""
         key, given = self._key(), kind.given(args, kwargs)
         self._calls += 1
-        outputs, order = list[torch.Tensor](), list[Ints]()
-        compiled = next(iter(given.rows.values())).device.type == "cpu" and compiles()
+        outputs, order, befores = list[torch.Tensor](), list[Ints](), list[torch.Tensor]()
         for part in self._walk.parts:
             before = part.rows.states.recurrent.get(key)
             if part.lead:
-                out, before = self._read(kind, given.at(part.read), before, compiled=compiled)
+                out, before = self._read(kind, given.at(part.read), before)
                 outputs.append(out)
                 order.append(np.arange(part.read.start, part.read.stop))
             assert before is not None, "the first token of a text is read"
-            if compiled and part.count > part.lead:
-                outputs.append(self._scan(kind, key, given.at(part.nodes), before, part))
-                order.append(np.arange(part.nodes.start, part.nodes.stop))
-            elif not part.held:
+            befores.append(before)
+        compiled = _serves(kind, given, befores[0])
+        for part, before in zip(self._walk.parts, befores, strict=True):
+            if not part.held and not (compiled and part in self._walk.drafts):
                 part.rows.tentatives.trails[key] = SteppedTrail(kind, part.lead, before)
         if not compiled and self._walk.levels:
             self._take_levels(kind, key, given, outputs, order)
+        elif compiled:
+            self._take_scans(kind, key, given, befores, outputs, order)
         rows = _in_order(outputs, order)
         return kind.output(rows), rows.new_empty(1)
 
-    def _read(
-        self, kind: Recurrence, given: Given, before: torch.Tensor | None, *, compiled: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read(self, kind: Recurrence, given: Given, before: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows in one piece; row by row where transformers' function cannot go on from a state."""
-        if before is None or kind.state is not None or not compiled:
+        if before is None or kind.state is not None or not _serves(kind, given, before):
             return kind.read(given, before)
-        rows, finish = kind.compiled(given)
+        rows, finish = kind.compiled(given, raw=on_gpu(before.device))
         trail = CompiledTrail(Order(np.arange(-1, len(rows.decay) - 1)), 0, before, rows)
         return finish(trail.outputs()), trail.after(np.arange(len(rows.decay)))
 
+    def _take_scans(
+        self,
+        kind: Recurrence,
+        key: Key,
+        given: Given,
+        befores: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        order: list[Ints],
+    ) -> None:
+        drafts = [
+            (part, before) for part, before in zip(self._walk.parts, befores, strict=True) if part in self._walk.drafts
+        ]
+        if drafts and on_gpu(befores[0].device) and not any(part.held for part, _ in drafts):
+            outputs += self._scan_together(kind, key, given, [before for _, before in drafts])
+        else:
+            outputs += [self._scan(kind, key, given.at(part.nodes), before, part) for part, before in drafts]
+        order += [np.arange(part.nodes.start, part.nodes.stop) for part, _ in drafts]
+
+    def _scan_together(
+        self, kind: Recurrence, key: Key, given: Given, befores: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The outputs of each part's rows, by one launch."""
+        device, drafts = befores[0].device, self._walk.drafts
+        rows, finish = kind.compiled(given, raw=True)
+        before = [_by_heads(state).float() for state in befores]
+        states = before[0][None].contiguous() if len(before) == 1 else torch.stack(before)
+        visits = self._walk.visits(device)
+        finals = torch.empty_like(states) if visits.keeps else None
+        out = outputs_of(rows)
+        scans_gpu.scan(visits, states, rows, out, finals)
+        for place, (part, state) in enumerate(zip(drafts, befores, strict=True)):
+            after = None if finals is None or not part.order.single else finals[place].view(state.shape)
+            trail = CompiledTrail(part.order, part.lead, state.float().contiguous(), _rows_at(rows, part.nodes), after)
+            part.rows.tentatives.trails[key] = trail
+        out = finish(out)
+        return [out[part.nodes] for part in drafts]
+
     def _scan(self, kind: Recurrence, key: Key, given: Given, before: torch.Tensor, part: PackedPart) -> torch.Tensor:
         """The outputs of a part's fresh rows. Rows that are held are computed again, which reads no weight."""
-        rows, finish = kind.compiled(given)
+        rows, finish = kind.compiled(given, raw=on_gpu(before.device))
         if part.held:
             first = part.rows.tentatives.trails[key]
             before = first.after(np.arange(part.rows.tentatives.lead))
@@ -247,12 +298,19 @@ class RecurrentForward:
 
 def _joined(first: Prepared, more: Prepared) -> Prepared:
     """Rows, and more rows behind them."""
-    both = {
-        name: torch.cat([value, getattr(more, name)])
-        for name, value in first._asdict().items()
-        if value is not None and name != "rates"
-    }
+    both: dict[str, Any] = {name: torch.cat([value, getattr(more, name)]) for name, value in _each(first)}
     return first._replace(**both)
+
+
+def _rows_at(rows: Prepared, index: slice) -> Prepared:
+    return rows._replace(**{name: value[index] for name, value in _each(rows)})
+
+
+def _each(rows: Prepared) -> list[tuple[str, Any]]:
+    """The tensors with an entry for each row, and their names."""
+    return [
+        (name, value) for name, value in rows._asdict().items() if isinstance(value, torch.Tensor) and name != "rates"
+    ]
 
 
 def _trail(part: PackedPart, key: Key) -> SteppedTrail:

@@ -95,9 +95,10 @@ class Recurrence(ABC):
         return rows.movedim(0, self.output_axis - 1)[None]
 
     @abstractmethod
-    def compiled(self, given: Given) -> tuple[Prepared, Finish]:
-        """The rows as compiled recurrences take them, and what follows on their outputs. What is computed for a row
-        does not depend on how many there are: numpy's functions treat all numbers alike, and torch's do not."""
+    def compiled(self, given: Given, *, raw: bool = False) -> tuple[Prepared, Finish]:
+        """The rows as compiled recurrences take them, or kernels of a GPU (``raw``), and what follows on their outputs.
+        What is computed for a row does not depend on how many there are: on a CPU, numpy's functions treat all numbers
+        alike, and torch's do not; on a GPU, torch's do, but for sums."""
 
     @abstractmethod
     def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,7 +113,10 @@ class DeltaRule(Recurrence):
     state = "initial_state"
     wants_state = "output_final_state"
 
-    def compiled(self, given: Given) -> tuple[Prepared, Finish]:
+    def compiled(self, given: Given, *, raw: bool = False) -> tuple[Prepared, Finish]:
+        if raw and given.others["use_qk_l2norm_in_kernel"]:
+            query, key, value, decay, beta = (given.rows[name] for name in self.axes)
+            return DeltaRows(query, key, value, decay, beta, raw=True), lambda out: out
         query, key, value, decay, beta = (given.rows[name].float() for name in self.axes)
         if given.others["use_qk_l2norm_in_kernel"]:
             query, key = _normed(query), _normed(key)
@@ -132,7 +136,7 @@ class Mamba2(Recurrence):
     state = "initial_states"
     wants_state = "return_final_states"
 
-    def compiled(self, given: Given) -> tuple[Prepared, Finish]:
+    def compiled(self, given: Given, *, raw: bool = False) -> tuple[Prepared, Finish]:
         inputs, steps, before, after = (given.rows[name].float() for name in self.axes)
         others, kind = given.others, given.rows["hidden_states"].dtype
         steps = _steps(steps, others["dt_bias"], softplus=others["dt_softplus"])
@@ -171,7 +175,7 @@ class Mamba1(Recurrence):
     state = None
     wants_state = "return_last_state"
 
-    def compiled(self, given: Given) -> tuple[Prepared, Finish]:
+    def compiled(self, given: Given, *, raw: bool = False) -> tuple[Prepared, Finish]:
         inputs, steps, before, after = (given.rows[name].float() for name in ("hidden_states", "dt", "B", "C"))
         others, kind = given.others, given.rows["hidden_states"].dtype
         steps = _steps(steps, others["delta_bias"], softplus=others["delta_softplus"])
@@ -221,11 +225,11 @@ def _normed(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _exp(values: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(np.exp(values.numpy()))
+    return torch.from_numpy(np.exp(values.numpy())) if values.device.type == "cpu" else values.exp()
 
 
 def silu(values: torch.Tensor) -> torch.Tensor:
-    """On a CPU, the same for every number, wherever it stands: torch's rounds in another way at the end of a row."""
+    """The same for every number, wherever it stands: on a CPU, torch's rounds in another way at the end of a row."""
     return values / (1 + _exp(-values))
 
 
@@ -234,6 +238,8 @@ def _steps(given: torch.Tensor, bias: torch.Tensor | None, *, softplus: bool) ->
     steps = given if bias is None else given + bias.float()
     if not softplus:
         return steps
+    if steps.device.type != "cpu":
+        return torch.nn.functional.softplus(steps)
     values = steps.numpy()
     return torch.from_numpy(np.where(values > LINEAR, values, np.log1p(np.exp(np.minimum(values, LINEAR)))))
 

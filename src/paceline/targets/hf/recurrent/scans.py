@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,6 +46,9 @@ class DeltaRows(NamedTuple):
     """Factors of the state, ``[n, H]`` or ``[n, H, K]``."""
     beta: Tensor
     """``[n, H]``"""
+    raw: bool = False
+    """Of any type; queries and keys are neither normed nor scaled, and decays are logarithms. On a GPU only: one kernel
+    does the rest."""
 
 
 class DiagonalRows(NamedTuple):
@@ -62,6 +65,13 @@ class DiagonalRows(NamedTuple):
     """``[n, G, N]``; needed for outputs only."""
     rates: Tensor | None = None
     """A, ``[H, P, N]``: the factors of a state are the exponentials of step sizes times these."""
+
+
+def outputs_of(rows: DeltaRows | DiagonalRows) -> Tensor:
+    """Memory for the outputs of rows."""
+    return torch.empty_like(
+        rows.value if isinstance(rows, DeltaRows) else rows.inputs, memory_format=torch.contiguous_format
+    )
 
 
 class Visits:
@@ -83,6 +93,8 @@ class Visits:
         self.is_path = all(self.parents[row] == before for row, before in zip(rows, [-1, *rows], strict=False))
         self.table, self.slots = self._visits(rows)
         self._scratch = torch.empty(0, dtype=torch.float32, device="cpu")
+        self.copies: dict[torch.device, Any] = {}
+        """Of the table, on GPUs (`scans_gpu`)."""
 
     def path(self, row: int) -> list[int]:
         """A row's ancestors, from the first one, and the row."""
@@ -156,6 +168,7 @@ def delta_rule(
 
     heads, size, width = state.shape
     n, groups = len(visits.parents), rows.key.shape[1]
+    assert not rows.raw, "normed and scaled"
     job = _job(kernels.delta(), visits, state, outputs, final, threads)
     _sized(outputs, (n, heads, width))
     job[table.LINES], job[table.LINE], job[table.GROUPS] = size, width, groups
@@ -231,12 +244,16 @@ def _sized(tensor: Tensor | None, sizes: tuple[int, ...]) -> None:
 
 def _into(job: Table, field: int, rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Say where rows are; the tensor that has them there."""
-    assert rows.shape == sizes, f"{tuple(rows.shape)} instead of {sizes}"
+    rows = piece(rows, sizes)
     assert rows.dtype == torch.float32 and rows.device.type == "cpu", f"{rows.dtype} on {rows.device}"
-    if rows.stride()[1:] != _steps(sizes[1:]):
-        rows = rows.contiguous()
     job[field], job[field + table.QUERY_ROW - table.QUERY] = rows.data_ptr(), rows.stride(0)
     return rows
+
+
+def piece(rows: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Rows of these sizes, each in one piece of memory."""
+    assert rows.shape == sizes, f"{tuple(rows.shape)} instead of {sizes}"
+    return rows if rows.stride()[1:] == _steps(sizes[1:]) else rows.contiguous()
 
 
 def _read(job: Table, rows: Tensor | None, sizes: tuple[int, ...]) -> Tensor | None:

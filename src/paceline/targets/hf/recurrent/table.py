@@ -17,3 +17,5 @@ from paceline.targets.hf.fused import layout
 
 # A place of a state: the number of a slot, or the state before the draft, or the state that is kept.
 BEFORE, KEPT = -1, -2
+# On a GPU, also registers: the state that the visit before has left there, and one that no other visit reads.
+HERE, NOWHERE = -3, -4

@@ -16,6 +16,7 @@ import torch
 from paceline.targets.base import Request
 from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.recurrent.scans import Visits
+from paceline.targets.hf.recurrent.scans_gpu import VisitTable
 from paceline.tree import ROOT, Ints, is_chain
 
 
@@ -112,6 +113,19 @@ class RowWalk:
         self.parts = [PackedPart(request, int(start)) for request, start in zip(requests, starts, strict=False)]
         self.count = int(starts[-1])
         self._columns: dict[tuple[int, int, torch.device], torch.Tensor] = {}
+        self._visits: dict[torch.device, VisitTable] = {}
+
+    @cached_property
+    def drafts(self) -> list[PackedPart]:
+        """The parts with rows that are not read in one piece."""
+        return [part for part in self.parts if part.count > part.lead]
+
+    def visits(self, device: torch.device) -> VisitTable:
+        """Of these rows, in a forward that holds none of an earlier one."""
+        if device not in self._visits:
+            parts = [(part.order.every(), part.nodes.start) for part in self.drafts]
+            self._visits[device] = VisitTable(parts, device)
+        return self._visits[device]
 
     @cached_property
     def levels(self) -> list[RowLevel]:
