@@ -153,6 +153,8 @@ def _run(
 ) -> None:
     """Start a kernel. ``given`` has an entry for each row, ``fixed`` has not."""
     _check(visits, states, outputs, shape, finals)
+    values = given[2]
+    assert outputs is None or outputs.dtype == values.dtype, "the same code computes rows with and without outputs"
     if not len(states):
         return
     if states.data_ptr() % ALIGNED:
@@ -163,7 +165,7 @@ def _run(
         kernel,
         (-(-shape[2] // constants["BLOCK"]), shape[1], visits.sequences),
         *(states, scratch, states if finals is None else finals, visits.numbers),
-        *(*given, *fixed, states if outputs is None else outputs),
+        *(*given, *fixed, values if outputs is None else outputs),
         *(*strides, int(outputs is not None), *more),
         **constants,
         num_warps=1,

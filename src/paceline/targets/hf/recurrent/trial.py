@@ -78,18 +78,22 @@ def _difference(kind: Recurrence, given: Given, state: torch.Tensor) -> str | No
         before = state
         for row in visits.path(kept):
             alone, before = _scanned(kind, given.at(slice(row, row + 1)), Visits([-1], 0), before)
-        if not torch.equal(final, before) or not torch.equal(found[kept], alone[0]):
+        again = _scanned(kind, given, Visits(PARENTS, kept, path_only=True), state, reads=False)[1]
+        if not torch.equal(final, before) or not torch.equal(found[kept], alone[0]) or not torch.equal(final, again):
             return "a row of the kernels depends on other rows"
     return None
 
 
-def _scanned(kind: Recurrence, given: Given, visits: Visits, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _scanned(
+    kind: Recurrence, given: Given, visits: Visits, state: torch.Tensor, *, reads: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The outputs of rows, and the state after the one that is kept."""
     rows, finish = kind.compiled(given, raw=True)
     final = torch.empty_like(state)
     before, behind = (each if each.dim() == 3 else each[None] for each in (state, final))
     outputs = outputs_of(rows)
-    scans_gpu.scan(scans_gpu.VisitTable.of(visits, state.device), before[None], rows, outputs, behind[None])
+    table = scans_gpu.VisitTable.of(visits, state.device)
+    scans_gpu.scan(table, before[None], rows, outputs if reads else None, behind[None])
     return finish(outputs), final
 
 
