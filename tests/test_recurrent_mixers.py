@@ -13,7 +13,7 @@ import torch
 
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Request
-from paceline.targets.hf.recurrent import functions, mixers
+from paceline.targets.hf.recurrent import families, functions, mixers
 from paceline.targets.hf.recurrent.families import FAMILIES
 from paceline.targets.hf.recurrent.forward import RecurrentForward
 from paceline.targets.hf.recurrent.rows import StatefulRows, States
@@ -46,7 +46,7 @@ class Layer:
         config = configuration(name.partition("-")[0], "small")
         assert config is not None
         model = build(config)
-        mixers.install({type(module).__module__ for module in model.modules()})
+        families.install({type(module).__module__ for module in model.modules()})
         self.module: Any = next(module for module in model.modules() if type(module).__name__ == kind)
         drawn = torch.Generator().manual_seed(5)
         self.table = torch.randn(TOKENS, WIDTHS.get(name, config.hidden_size), generator=drawn)
@@ -273,15 +273,15 @@ def test_other_calls_are_transformers_own() -> None:
         assert layer.module.rg_lru.recurrent_states is before
         found, _ = layer.module(rows, places, None)
     assert torch.equal(found, wanted)
-    mixers.install([type(layer.module).__module__])
+    families.install([type(layer.module).__module__])
     assert type(layer.module).forward is replaced  # once
 
 
 def test_families_are_those_of_transformers_alone() -> None:
     from transformers.models.rwkv import modeling_rwkv
 
-    assert mixers.family_of(modeling_rwkv.__name__) is FAMILIES["rwkv"]
-    assert mixers.family_of("transformers_modules.somebody.modeling_rwkv") is None
+    assert families.family_of(modeling_rwkv.__name__) is FAMILIES["rwkv"]
+    assert families.family_of("transformers_modules.somebody.modeling_rwkv") is None
 
 
 def test_a_state_that_is_not_known_is_refused() -> None:

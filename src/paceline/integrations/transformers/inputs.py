@@ -19,7 +19,7 @@ import transformers
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from paceline.errors import InputError
-from paceline.targets.hf.own import CACHE_NAMES
+from paceline.targets.hf.names import CACHE_NAMES
 from paceline.targets.hf.target import refuse_unknown
 
 HANDLED = frozenset({"attention_mask", "position_ids", *CACHE_NAMES})

@@ -21,8 +21,9 @@ import torch
 from paceline.targets.base import Request
 from paceline.targets.hf.attention import MaskScratch, PackedKVCache, Segment, causal_mask
 from paceline.targets.hf.indexed import IndexedLayers, offsets
+from paceline.targets.hf.names import CACHE_NAMES
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
-from paceline.targets.hf.recurrent import mixers
+from paceline.targets.hf.recurrent import families
 from paceline.targets.hf.rope import RotatedRows, Switch, rotary_modules, rotary_position, rotated_as_of
 from paceline.targets.hf.snapshot import ModelSnapshot
 from paceline.targets.hf.taps import Anatomy, tapped
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
 
     from paceline.targets.hf.interface import ForwardCache
-
-
-CACHE_NAMES = "cache", "past_key_values", "cache_params"
-"""Argument of a model's forward that takes the cache of keys and values: since transformers 5.24, and before, where
-models without attention called it in the last way. A model whose code comes with it may have the old name in either."""
 
 
 def cache_name(model: PreTrainedModel) -> str | None:
@@ -89,17 +85,17 @@ class OwnForward(ForwardPath):
         self.mode = mode
         self.anatomy = Anatomy(model)
         homes = {type(module).__module__ for module in model.modules()}
-        self.recurrent = any(map(mixers.knows, homes))
+        self.recurrent = any(map(families.knows, homes))
         """Whether layers keep a state that each token changes."""
-        self.family = next((found for home in homes if (found := mixers.family_of(home)) is not None), mixers.USUAL)
+        self.family = next((found for home in homes if (found := families.family_of(home)) is not None), families.USUAL)
         if self.recurrent:
-            mixers.install(homes)
+            families.install(homes)
         self.layer_types = list(getattr(config, "layer_types", None) or _layer_types(config, self.family.attends))
         self.window: int | None = getattr(config, "sliding_window", None)
         if self.family.slides and self.window is not None:
             self.layer_types = [kind.replace("full_", "sliding_") for kind in self.layer_types]
         if self.family.measures:
-            self.layer_types = [mixers.MASKS.get(kind, kind) for kind in self.layer_types]
+            self.layer_types = [families.MASKS.get(kind, kind) for kind in self.layer_types]
         self._kinds = sorted({*self.layer_types, *(["linear_attention"] if self.family.measures else [])})
         """The names of the masks that the model takes."""
         self._switch = switch

@@ -23,7 +23,7 @@ from paceline.targets.hf.generation import settings_of
 from paceline.targets.hf.own import RECURRENT_LAYERS, Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack, packed_if_large, parameter_count
 from paceline.targets.hf.path import ForwardJob, ForwardPath
-from paceline.targets.hf.recurrent import mixers
+from paceline.targets.hf.recurrent import families
 from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
 from paceline.targets.hf.speed import packing_pays
@@ -329,13 +329,13 @@ def refuse_unknown(config: Any, model_class: type | None = None) -> None:
     kinds = set(getattr(config, "layer_types", None) or ())
     kept = sorted(kinds & STATEFUL_LAYERS)
     stateful = kept or (not kinds and getattr(model_class, "_is_stateful", False))
-    if stateful and (model_class is None or not mixers.knows(model_class.__module__)):
+    if stateful and (model_class is None or not families.knows(model_class.__module__)):
         what = f"layers of type {', '.join(kept)}" if kept else "a recurrent state"
         raise UnsupportedModel(
             f"{config.model_type} keeps {what} in a way that is not known here, so a refused draft could not be taken "
             f"back; {advice}"
         )
-    family = None if model_class is None else mixers.family_of(model_class.__module__)
+    family = None if model_class is None else families.family_of(model_class.__module__)
     indexed = {"indexed_attention"} if family is not None and family.indexes else set[str]()
     if strange := sorted(kinds - KNOWN_LAYERS - STATEFUL_LAYERS - indexed):
         raise UnsupportedModel(

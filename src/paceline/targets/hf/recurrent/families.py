@@ -1,18 +1,21 @@
-"""The modules of transformers that keep a state in a way of their own."""
+"""The modules of transformers that keep a state in a way of their own, and which model files are known."""
 
 from __future__ import annotations
 
 import inspect
+import sys
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 
-from paceline.targets.hf.own import CACHE_NAMES
+from paceline.targets.hf.names import CACHE_NAMES
+from paceline.targets.hf.recurrent import functions
 from paceline.targets.hf.recurrent.forward import RecurrentForward
 from paceline.targets.hf.recurrent.kinds import Function
-from paceline.targets.hf.recurrent.mixers import MIXER, Family, Mixer, Outputs, State
+from paceline.targets.hf.recurrent.mixers import MIXER, Family, Mixer, Outputs, State, replace
 
 
 @cache
@@ -278,3 +281,31 @@ FAMILIES = {
     ),
 }
 """By names of model files."""
+
+USUAL = Family({})
+"""Of model files in which no module is replaced."""
+
+MASKS = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
+"""Of types of layers the names of their masks, in families that measure."""
+
+
+def family_of(home: str) -> Family | None:
+    """The family that a model file of transformers belongs to, by the module's name."""
+    package, _, name = home.rpartition(".modeling_")
+    found = FAMILIES.get(name) if package.startswith("transformers.models.") else None
+    return found if found is not None and found.mixers.keys() <= vars(sys.modules[home]).keys() else None
+
+
+def knows(home: str) -> bool:
+    """Whether a model file, by its module's name, keeps states in a way that is known."""
+    return family_of(home) is not None or functions.knows(home)
+
+
+def install(homes: Iterable[str]) -> None:
+    """Replace the functions and the modules' forwards in these files; once."""
+    homes = list(homes)
+    functions.install(homes)
+    for home in homes:
+        if (family := family_of(home)) is not None:
+            for name, mixer in family.mixers.items():
+                replace(getattr(sys.modules[home], name), mixer)

@@ -16,7 +16,7 @@ from paceline.targets.hf.recurrent import scans_gpu, trial
 from paceline.targets.hf.recurrent.kinds import Function, Given, Prepared, Recurrence, silu
 from paceline.targets.hf.recurrent.rows import Key, StateTrail
 from paceline.targets.hf.recurrent.scans import DeltaRows, Visits, delta_rule, diagonal, outputs_of
-from paceline.targets.hf.recurrent.walk import Order, PackedPart, RowWalk
+from paceline.targets.hf.recurrent.walk import Order, PackedPart, RowWalk, in_order
 from paceline.tree import Ints
 
 KEPT_BYTES = 128 << 20
@@ -203,7 +203,7 @@ class RecurrentForward:
             self._take_levels(kind, key, given, outputs, order)
         elif compiled:
             self._take_scans(kind, key, given, befores, outputs, order)
-        rows = _in_order(outputs, order)
+        rows = in_order(outputs, order)
         return kind.output(rows), rows.new_empty(1)
 
     def _read(self, kind: Recurrence, given: Given, before: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -317,15 +317,6 @@ def _trail(part: PackedPart, key: Key) -> SteppedTrail:
     trail = part.rows.tentatives.trails[key]
     assert isinstance(trail, SteppedTrail), "this forward made it"
     return trail
-
-
-def _in_order(outputs: list[torch.Tensor], order: list[Ints]) -> torch.Tensor:
-    """Pieces of packed rows, one after the other."""
-    rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    packed = order[0] if len(order) == 1 else np.concatenate(order)
-    if bool((np.diff(packed) > 0).all()):
-        return rows
-    return rows[torch.from_numpy(np.argsort(packed)).to(rows.device)]
 
 
 def _convolved(

@@ -10,7 +10,6 @@ draft are kept, whatever memory they take.
 from __future__ import annotations
 
 import inspect
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ import torch
 from paceline.targets.hf.recurrent import functions
 from paceline.targets.hf.recurrent.kinds import Function
 from paceline.targets.hf.recurrent.rows import Key, StatefulRows, StateTrail
-from paceline.targets.hf.recurrent.walk import PackedPart, RowWalk
+from paceline.targets.hf.recurrent.walk import PackedPart, RowWalk, in_order
 from paceline.tree import Ints
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def _mixed(forward: RecurrentForward, mixer: Mixer, right: Function, module: Any
         _keep(walk, runs, level, states)
     for part, run in zip(walk.parts, runs, strict=True):
         _leave(part.rows, call, run)
-    return tuple(_in_order(list(each), order)[None] for each in zip(*pieces, strict=True))
+    return tuple(in_order(list(each), order)[None] for each in zip(*pieces, strict=True))
 
 
 def _run(part: PackedPart, call: int) -> ModuleStates:
@@ -176,12 +175,6 @@ def _batch(states: State | None) -> State | None:
     return None if states is None else tuple(state[None] for state in states)
 
 
-def _in_order(pieces: list[torch.Tensor], order: list[Ints]) -> torch.Tensor:
-    """Pieces of packed rows, one after the other."""
-    rows, packed = torch.cat(pieces), np.concatenate(order)
-    return rows[torch.from_numpy(np.argsort(packed)).to(rows.device)]
-
-
 @dataclass(frozen=True)
 class Family:
     """What is replaced in a model file, and how its models are called."""
@@ -202,38 +195,8 @@ class Family:
     """Whether layers choose keys by those of an indexer, which they take from the mask that they are given."""
 
 
-USUAL = Family({})
-"""Of model files in which no module is replaced."""
-
-MASKS = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
-"""Of types of layers the names of their masks, in families that measure."""
-
-
-def family_of(home: str) -> Family | None:
-    """The family that a model file of transformers belongs to, by the module's name."""
-    from paceline.targets.hf.recurrent.families import FAMILIES
-
-    package, _, name = home.rpartition(".modeling_")
-    found = FAMILIES.get(name) if package.startswith("transformers.models.") else None
-    return found if found is not None and found.mixers.keys() <= vars(sys.modules[home]).keys() else None
-
-
-def knows(home: str) -> bool:
-    """Whether a model file, by its module's name, keeps states in a way that is known."""
-    return family_of(home) is not None or functions.knows(home)
-
-
-def install(homes: Iterable[str]) -> None:
-    """Replace the functions and the modules' forwards in these files; once."""
-    homes = list(homes)
-    functions.install(homes)
-    for home in homes:
-        if (family := family_of(home)) is not None:
-            for name, mixer in family.mixers.items():
-                _replace(getattr(sys.modules[home], name), mixer)
-
-
-def _replace(module_class: Any, mixer: Mixer) -> None:
+def replace(module_class: Any, mixer: Mixer) -> None:
+    """Replace the forward of a class of modules; once."""
     right = module_class.forward
     if hasattr(right, functions.OURS):
         return

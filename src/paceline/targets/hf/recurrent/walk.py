@@ -161,3 +161,12 @@ class RowWalk:
         if key not in self._columns:
             self._columns[key] = torch.from_numpy(self.parts[number].columns(width)).to(device)
         return self._columns[key]
+
+
+def in_order(outputs: list[torch.Tensor], order: list[Ints]) -> torch.Tensor:
+    """Pieces of packed rows, one after the other."""
+    rows = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    packed = order[0] if len(order) == 1 else np.concatenate(order)
+    if bool((np.diff(packed) > 0).all()):
+        return rows
+    return rows[torch.from_numpy(np.argsort(packed)).to(rows.device)]

@@ -1,0 +1,7 @@
+"""Names that versions of transformers have for one thing."""
+
+from __future__ import annotations
+
+CACHE_NAMES = "cache", "past_key_values", "cache_params"
+"""Argument of a model's forward that takes the cache of keys and values: since transformers 5.24, and before, where
+models without attention called it in the last way. A model whose code comes with it may have the old name in either."""
