@@ -310,10 +310,7 @@ def test_texts_of_one_forward_do_not_touch_each_other(name: str, way: str) -> No
 def test_a_draft_that_is_scored_level_by_level(name: str, way: str) -> None:
     layer, drawn = KINDS[name](), np.random.default_rng(4)
     levels, whole = Text(layer), Text(layer)
-    for text in (levels, whole):
-        text.score(Request.of_prompt(text.rows, np.arange(5), ends_prompt=True))
-        text.rows.keep(range(5))
-    for _ in range(30):
+    for _ in range(30):  # the first draft begins the text
         draft = tree(drawn, 9, chain=False)
         request = Request.of_tree(whole.rows, 11, draft)
         wanted = whole.score(request)
@@ -349,7 +346,9 @@ def _a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _an_old_window(monkeypatch: pytest.MonkeyPatch) -> None:
     right = StatefulRows._window
-    monkeypatch.setattr(StatefulRows, "_window", lambda self, inputs, path: right(self, inputs, path[:-1]))
+    monkeypatch.setattr(
+        StatefulRows, "_window", staticmethod(lambda before, inputs, path: right(before, inputs, path[:-1]))
+    )
 
 
 def _another_column(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,6 +378,49 @@ def test_a_planted_fault_is_seen(
     fault(monkeypatch)
     with pytest.raises(AssertionError):
         rounds(layer, 40, chain=False)
+
+
+def interrupted(right: Callable[..., Any]) -> Callable[..., Any]:
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        right(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    return wrong
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_level_that_is_scored_again_replaces_the_one_before(name: str, way: str) -> None:
+    layer = KINDS[name]()
+    text, plain = Text(layer), Text(layer)
+    text.score(Request.of_tree(text.rows, 3, DraftTree.chain([4, 5])))
+    again = Request(text.rows, np.array([6, 7]), np.array([-1, 0, 0]), held=1)
+    text.score(again)
+    text.rows.keep([0, 2])
+    plain.write(3, 7)
+    assert same(text.state, plain.state)
+    assert torch.equal(text.window, plain.window)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_states_that_are_kept_keep_nothing_else(name: str) -> None:
+    text = Text(KINDS[name]())
+    read(text, np.arange(48) % TOKENS, piece=24)
+    text.write(*range(5))
+    for states in (text.rows.states, *text.rows._snapshots):
+        for state in states.recurrent.values():
+            assert state.untyped_storage().nbytes() == state.nbytes
+
+
+def test_functions_that_are_not_transformers_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that comes with a model may have no function by that name."""
+    import types
+
+    home = types.ModuleType("transformers_modules.somebody.modeling_new")
+    home.causal_conv1d_fn = None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, home.__name__, home)
+    assert not functions.knows(home.__name__)
+    functions.install([home.__name__])
+    assert home.causal_conv1d_fn is None
 
 
 # --- rows that are taken back -----------------------------------------------------------------------------------
@@ -435,13 +477,16 @@ def test_states_that_take_much_memory_are_kept_in_two_places(monkeypatch: pytest
     assert len(text.rows._snapshots) == 2
 
 
-def test_an_interrupted_forward_changes_nothing() -> None:
+@pytest.mark.parametrize("where", ["convolved", "recurred"])
+def test_an_interrupted_forward_changes_nothing(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = KINDS["qwen3_next"]()
     text = Text(layer)
     read(text, np.arange(10))
     before = text.state.clone()
-    with pytest.raises(IndexError):
-        text.score(Request.of_tree(text.rows, TOKENS + 5, DraftTree.chain([1, 2])))
+    with monkeypatch.context() as broken:
+        broken.setattr(RecurrentForward, where, interrupted(getattr(RecurrentForward, where)))
+        with pytest.raises(KeyboardInterrupt):
+            text.score(Request.of_tree(text.rows, 5, DraftTree.chain([1, 2])))
     text.rows.keep([])
     assert torch.equal(text.state, before)
     text.write(3, 4)

@@ -93,6 +93,40 @@ def test_a_chat_goes_on_behind_its_own_text(family: str) -> None:
     assert fresh.generate(longer, max_new_tokens=20, temperature=0, ignore_eos=True).tokens == turn.tokens
 
 
+@pytest.mark.parametrize("family", ["qwen3_next", "mamba2", "lfm2"])
+def test_a_prompt_is_read_once_for_several_texts(family: str) -> None:
+    lm, prompt = paceline.load(model_of(family), generation_config=False), prompts(5)[4]
+    given = {"max_new_tokens": 12, "temperature": 0, "ignore_eos": True}
+    texts = [text for (text,) in lm.generate_batch([prompt] * 3, **given)]
+    assert sorted(text.cached_tokens for text in texts) == [0, len(prompt) - 1, len(prompt) - 1]
+    again = lm.generate(prompt, **given)
+    assert again.cached_tokens == len(prompt) - 1
+    assert {tuple(text.tokens) for text in (*texts, again)} == {tuple(again.tokens)}
+
+
+def test_a_model_without_attention_has_no_limit_of_rows() -> None:
+    from paceline.api.serving import rows_that_fit
+
+    assert opened("mamba2").target.row_bytes() == 0
+    assert rows_that_fit(opened("mamba2").target, 4) is None
+    hybrid = opened("qwen3_next").target
+    most = rows_that_fit(hybrid, 4)
+    assert most is not None
+    assert hybrid.sequence_bytes() > hybrid.row_bytes()
+
+
+@pytest.mark.parametrize("family", ["mamba", "mamba2"])
+def test_wider_floats(family: str) -> None:
+    config = configuration(family, "small")
+    assert config is not None
+    lm = paceline.load(build(config).double(), generation_config=False)
+    plain, drafted = (
+        lm.generate(prompts(2)[1], max_new_tokens=30, temperature=0.7, seed=2, method=method, ignore_eos=True)
+        for method in ("plain", "unispec")
+    )
+    assert plain.tokens == drafted.tokens
+
+
 @pytest.mark.parametrize("family", ["qwen3_next", "lfm2", "rwkv"])
 def test_such_a_model_drafts_for_another(family: str) -> None:
     config = configuration("llama", "small")
@@ -106,7 +140,7 @@ def test_such_a_model_drafts_for_another(family: str) -> None:
         assert drafted.tokens == plain.tokens
 
 
-def test_rows_that_were_kept_last_are_taken_back_without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_were_kept_last_are_taken_back_without_reading() -> None:
     rows = opened("qwen3_next").target.open(8)
     assert isinstance(rows, StatefulRows)
     target = opened("qwen3_next").target

@@ -287,7 +287,7 @@ class Batch:
                 session.rows.changes = changes
             lender = best_lender(session.reusable, [session.rows, *(seat.session.rows for seat in alike)])
             being_read = (seat.session.context.tokens[:-1] for seat in alike if seat.reading and seat in self._seats)
-            if worth_waiting(session.reusable, lender.common, being_read):
+            if worth_waiting(session.reusable, lender.common, being_read, self._target.lends):
                 continue
             self._waiting.remove(session)
             seat = Seat(session, Timed(session.flow()), given=len(session.emissions))

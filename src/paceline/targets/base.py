@@ -369,6 +369,15 @@ class Target(ABC):
         """Bytes of memory that a KV row of a sequence takes; None where that is unknown."""
         return None
 
+    def sequence_bytes(self) -> int:
+        """Bytes of memory that a sequence takes beside its rows."""
+        return 0
+
+    def lends(self, common: int, read: int) -> int:
+        """How many of the first ``common`` tokens other texts can take over from one of which ``read`` tokens are being
+        read. States are kept at the ends of pieces only."""
+        return common
+
     def free_memory(self) -> int | None:
         """Bytes of memory that rows may take; None where that is unknown."""
         return None

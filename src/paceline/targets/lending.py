@@ -81,9 +81,10 @@ def best_lender(tokens: Ints, held: Iterable[Rows]) -> Lender:
     return max((Lender(rows, rows.common_prefix(tokens)) for rows in held), key=attrgetter("common"))
 
 
-def worth_waiting(tokens: Ints, common: int, others: Iterable[Ints]) -> bool:
-    """Whether a prompt, of which ``common`` tokens are held, waits until one of the ``others`` has been read."""
-    return any(common_length(tokens, other) >= common + WORTH_WAITING for other in others)
+def worth_waiting(tokens: Ints, common: int, others: Iterable[Ints], lends: Callable[[int, int], int]) -> bool:
+    """Whether a prompt, of which ``common`` tokens are held, waits until one of the ``others`` has been read, of which
+    it could then take over as many as their target ``lends``."""
+    return any(lends(common_length(tokens, other), len(other)) >= common + WORTH_WAITING for other in others)
 
 
 class KeptRows:

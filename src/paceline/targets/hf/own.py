@@ -10,6 +10,7 @@ position bias itself and scores plain continuations only.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import StrEnum
@@ -84,7 +85,7 @@ class OwnForward(ForwardPath):
         self.model = model
         self.mode = mode
         self.anatomy = Anatomy(model)
-        homes = {type(module).__module__ for module in model.modules()}
+        self.homes = homes = {type(module).__module__ for module in model.modules()} & sys.modules.keys()
         self.recurrent = any(map(families.knows, homes))
         """Whether layers keep a state that each token changes."""
         self.family = next((found for home in homes if (found := families.family_of(home)) is not None), families.USUAL)

@@ -275,12 +275,31 @@ class HFTarget(Target):
 
     def row_bytes(self) -> int | None:
         """Bytes of a row, as found by writing one: layers may differ, and models keep what they like."""
+        with self._written() as rows:
+            return rows.row_bytes
+
+    def sequence_bytes(self) -> int:
+        if not self._own.recurrent:
+            return 0
+        with self._written() as rows:
+            assert isinstance(rows, StatefulRows), "layers keep a state"
+            return rows.sequence_bytes
+
+    @contextmanager
+    def _written(self) -> Iterator[CacheRows]:
+        """The row of a text of one token."""
         rows = self.open(1)
         try:
             self.forward([Request.of_prompt(rows, np.zeros(1, np.int64))])
-            return rows.row_bytes
+            rows.keep([0])
+            yield rows
         finally:
             rows.close()
+
+    def lends(self, common: int, read: int) -> int:
+        if not self._own.recurrent or common >= read:
+            return common
+        return common // self.prefill_chunk * self.prefill_chunk
 
     def free_memory(self) -> int | None:
         return free_memory(self._own.model.device)

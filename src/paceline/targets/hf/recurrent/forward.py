@@ -14,11 +14,13 @@ from paceline.targets.base import Request
 from paceline.targets.hf.integers.kernels import without_numba
 from paceline.targets.hf.recurrent import scans_gpu, trial
 from paceline.targets.hf.recurrent.kinds import Function, Given, Prepared, Recurrence, silu
-from paceline.targets.hf.recurrent.rows import Key, StateTrail
+from paceline.targets.hf.recurrent.rows import Key, StateTrail, owned
 from paceline.targets.hf.recurrent.scans import DeltaRows, Visits, delta_rule, diagonal, outputs_of
 from paceline.targets.hf.recurrent.walk import Order, PackedPart, RowWalk, in_order
 from paceline.tree import Ints
 
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+"""Types of rows that compiled recurrences compute in float32."""
 KEPT_BYTES = 128 << 20
 """The states of all rows of a draft are kept where they take no more than this; else those of the accepted path are
 computed again."""
@@ -44,7 +46,7 @@ class SteppedTrail(StateTrail):
             assert self.before is not None, "a text has rows"
             return self.before
         if self.kept is not None:
-            return _owned(self.kept[int(path[-1])])
+            return owned(self.kept[int(path[-1])])
         assert self.given is not None and self.before is not None, "rows were scored"
         state = self.before[None]
         for row in behind.tolist():
@@ -68,7 +70,7 @@ class CompiledTrail(StateTrail):
         if not len(behind):
             return self.before
         if self.single is not None:
-            return _owned(self.single)
+            return owned(self.single)
         found = torch.empty_like(self.before)
         scan(self.order.path_to(int(behind[-1])), self.before, self.rows, None, found)
         return found
@@ -109,18 +111,14 @@ def _serves(kind: Recurrence, given: Given, state: torch.Tensor) -> bool:
     """Whether recurrences from such a state are compiled."""
     if on_gpu(state.device):
         return trial.obstacle(kind, given, state) is None
-    return state.device.type == "cpu" and compiles()
+    narrow = all(rows.dtype in FLOATS for rows in given.rows.values())
+    return state.device.type == "cpu" and state.dtype == torch.float32 and narrow and compiles()
 
 
 @cache
 def compiles() -> bool:
     """Whether recurrences are compiled here."""
     return without_numba() is None
-
-
-def _owned(state: torch.Tensor) -> torch.Tensor:
-    """A state that keeps no other alive."""
-    return state if state.untyped_storage().nbytes() == state.nbytes else state.clone()
 
 
 class RecurrentForward:
@@ -188,7 +186,7 @@ class RecurrentForward:
         self._calls += 1
         outputs, order, befores = list[torch.Tensor](), list[Ints](), list[torch.Tensor]()
         for part in self._walk.parts:
-            before = part.rows.states.recurrent.get(key)
+            before = self._before(part, key)
             if part.lead:
                 out, before = self._read(kind, given.at(part.read), before)
                 outputs.append(out)
@@ -206,13 +204,21 @@ class RecurrentForward:
         rows = in_order(outputs, order)
         return kind.output(rows), rows.new_empty(1)
 
+    def _before(self, part: PackedPart, key: Key) -> torch.Tensor | None:
+        """The state before a part's rows; None at the beginning of a text."""
+        if part.held:
+            return part.rows.tentatives.trails[key].after(np.arange(part.rows.tentatives.lead))
+        return part.rows.states.recurrent.get(key)
+
     def _read(self, kind: Recurrence, given: Given, before: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows in one piece; row by row where transformers' function cannot go on from a state."""
         if before is None or kind.state is not None or not _serves(kind, given, before):
             return kind.read(given, before)
         rows, finish = kind.compiled(given, raw=on_gpu(before.device))
-        trail = CompiledTrail(Order(np.arange(-1, len(rows.decay) - 1)), 0, before, rows)
-        return finish(trail.outputs()), trail.after(np.arange(len(rows.decay)))
+        count = len(rows.decay)
+        out, after = outputs_of(rows), torch.empty_like(before)
+        scan(Visits(np.arange(-1, count - 1), count - 1), before, rows, out, after)
+        return finish(out), after
 
     def _take_scans(
         self,
@@ -255,10 +261,9 @@ class RecurrentForward:
         """The outputs of a part's fresh rows. Rows that are held are computed again, which reads no weight."""
         rows, finish = kind.compiled(given, raw=on_gpu(before.device))
         if part.held:
-            first = part.rows.tentatives.trails[key]
-            before = first.after(np.arange(part.rows.tentatives.lead))
-            if isinstance(first, CompiledTrail):
-                rows = _joined(first.rows, rows)
+            first, held = part.rows.tentatives.trails[key], part.held - part.rows.tentatives.lead
+            if isinstance(first, CompiledTrail) and held:
+                rows = _joined(_rows_at(first.rows, slice(held)), rows)
         trail = CompiledTrail(part.order, part.rows.tentatives.lead, before.contiguous(), rows)
         part.rows.tentatives.trails[key] = trail
         return finish(trail.outputs()[-part.count + part.lead :])
@@ -293,7 +298,9 @@ class RecurrentForward:
                 trail.kept = (trail.kept or {}) | fresh
             else:
                 trail.kept = None
-            trail.given = given.at(part.nodes).behind(trail.given if part.held else None)
+            held = part.held - trail.lead
+            first = trail.given.at(slice(held)) if trail.given is not None and held > 0 else None
+            trail.given = given.at(part.nodes).behind(first)
 
 
 def _joined(first: Prepared, more: Prepared) -> Prepared:

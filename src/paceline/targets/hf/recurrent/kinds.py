@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from paceline.targets.hf.recurrent.rows import owned
 from paceline.targets.hf.recurrent.scans import DeltaRows, DiagonalRows
 
 Function = Callable[..., Any]
@@ -81,7 +82,7 @@ class Recurrence(ABC):
         if self.state is not None:
             named[self.state] = None if state is None else state[None]
         out, final = self.whole(**named)
-        return out[0].movedim(self.output_axis - 1, 0), final[0]
+        return out[0].movedim(self.output_axis - 1, 0), owned(final[0])
 
     def _one_by_one(self, given: Given, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         outputs, states = list[torch.Tensor](), state[None]

@@ -204,7 +204,7 @@ def replace(module_class: Any, mixer: Mixer) -> None:
 
     @wraps(right)
     def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-        ours = functions.current.get()
+        ours = functions.ours()
         if ours is None:
             return right(module, *args, **kwargs)
         given = dict(signature.bind(module, *args, **kwargs).arguments)

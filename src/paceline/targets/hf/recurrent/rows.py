@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from paceline.errors import InputError
 from paceline.targets.base import Rows
 from paceline.targets.cache import CacheRows
 from paceline.tree import ROOT, Ints
@@ -50,6 +49,12 @@ class States:
 START = States(0, {}, {})
 
 
+def owned(state: torch.Tensor) -> torch.Tensor:
+    """A state in one piece of memory that nothing else is in."""
+    state = state.contiguous()
+    return state if state.untyped_storage().nbytes() == state.nbytes else state.clone()
+
+
 class StateTrail(ABC):
     """The recurrence of one layer over the tentative rows of a sequence."""
 
@@ -65,8 +70,8 @@ class Tentative:
     lead: int = 0
     """How many rows at the front were read in one piece, as a prompt is."""
     parents: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    inputs: dict[Key, torch.Tensor] = field(default_factory=dict)
-    """Of each convolution the last inputs before the rows, then those of the rows, ``[width - 1 + rows, channels]``."""
+    inputs: dict[Key, tuple[int, torch.Tensor]] = field(default_factory=dict)
+    """Of each convolution how many inputs it reads before the rows, and ``[..., channels]``: these, then the rows'."""
     trails: dict[Key, StateTrail] = field(default_factory=dict)
 
 
@@ -108,28 +113,31 @@ class StatefulRows(CacheRows):
         self._snapshots = [states for states in other._snapshots if states.length <= count]
 
     def _gather(self, rows: Ints) -> None:
-        found = self._after(rows)
+        if not len(rows):
+            super()._gather(rows)
+            self.tentatives = Tentative()
+            return
+        found, lead = self._after(rows), self.tentatives.lead
+        read = self._after(np.arange(lead)) if lead > 1 else None
         super()._gather(rows)
-        read = self.tentatives.lead > 1
         self._before, self.states, self.tentatives = self.states, found, Tentative()
+        if read is not None:
+            self._remember(read)
         last = self._snapshots[-1].length if self._snapshots else 0
-        if len(rows) and (read or found.length - last >= APART):
+        if found.length - last >= APART:
             self._remember(found)
 
     def _after(self, path: Ints) -> States:
         """The states once these tentative rows are committed."""
-        if not len(path):
-            return self.states
         held = self.tentatives
-        if path[-1] + 1 < held.lead:
-            raise InputError("a piece of a prompt is kept whole, where layers keep a state")
-        windows = {key: self._window(inputs, path) for key, inputs in held.inputs.items()}
+        assert path[-1] + 1 >= held.lead, "a piece of a prompt is kept whole, where layers keep a state"
+        windows = {key: self._window(*inputs, path) for key, inputs in held.inputs.items()}
         recurrent = {key: trail.after(path) for key, trail in held.trails.items()}
         return States(self.committed + len(path), windows, recurrent)
 
-    def _window(self, inputs: torch.Tensor, path: Ints) -> torch.Tensor:
+    @staticmethod
+    def _window(before: int, inputs: torch.Tensor, path: Ints) -> torch.Tensor:
         """The last inputs of a convolution behind a path of tentative rows."""
-        before = len(inputs) - len(self.tentatives.parents)
         seen = np.concatenate([np.arange(before), path + before])[len(path) :]
         return inputs[torch.from_numpy(seen).to(inputs.device)]
 
@@ -145,12 +153,13 @@ class StatefulRows(CacheRows):
     def inputs(self, key: Key, fresh: torch.Tensor, width: int, held: int) -> torch.Tensor:
         """Add the inputs ``[rows, channels]`` of a convolution; what it has read so far (`Tentative.inputs`)."""
         if held:
-            before = self.tentatives.inputs[key][: width - 1 + held]
+            before = self.tentatives.inputs[key][1][: width - 1 + held]
         elif (window := self.states.windows.get(key)) is not None:
             before = window
         else:
             before = fresh.new_zeros(width - 1, fresh.shape[1])
-        self.tentatives.inputs[key] = found = torch.cat([before, fresh])
+        found = torch.cat([before, fresh])
+        self.tentatives.inputs[key] = width - 1, found
         return found
 
     def path_to(self, row: int) -> Ints:
@@ -165,7 +174,7 @@ class StatefulRows(CacheRows):
         """Keep these states for later texts. Where there are too many, one goes whose neighbours are near: changes are
         likelier close to a text's end."""
         self._snapshots.append(states)
-        while len(self._snapshots) > max(2, min(SNAPSHOTS, SNAPSHOT_BYTES // max(1, states.bytes))):
+        while len(self._snapshots) > self._most_places(states.bytes):
             lengths = [0, *(kept.length for kept in self._snapshots)]
             gaps = [
                 (lengths[i + 1] - lengths[i - 1]) / (states.length - lengths[i] + APART)
@@ -173,10 +182,16 @@ class StatefulRows(CacheRows):
             ]
             self._snapshots.pop(int(np.argmin(gaps)))
 
+    @staticmethod
+    def _most_places(size: int) -> int:
+        """At how many places states of so many bytes are kept."""
+        return max(2, min(SNAPSHOTS, SNAPSHOT_BYTES // max(1, size)))
+
     @property
-    def state_bytes(self) -> int:
-        """Bytes of the states after one token."""
-        return self.states.bytes
+    def sequence_bytes(self) -> int:
+        """Bytes that a text takes beside its rows: its states, and their copies."""
+        size = self.states.bytes
+        return size * (2 + self._most_places(size))
 
     def check(self) -> None:
         super().check()

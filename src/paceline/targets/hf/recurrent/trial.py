@@ -3,15 +3,16 @@ transformers' function for one token computes in floats, and a row of theirs dep
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Container
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
 from paceline import launching
 from paceline.once import once
 from paceline.targets.hf.recurrent import scans_gpu
-from paceline.targets.hf.recurrent.kinds import Given, Recurrence
+from paceline.targets.hf.recurrent.kinds import Function, Given, Recurrence
 from paceline.targets.hf.recurrent.scans import Visits, outputs_of
 
 PARENTS = (-1, 0, 0, 1, 3, -1, 2)
@@ -25,21 +26,38 @@ STEPS = 2
 SIGNED = {"g": -1.0, "dt": 1.0, "beta": 1.0}
 """The signs of arguments that have one: logarithms of decays, step sizes, and shares."""
 
-_tried: dict[Hashable, str | None] = {}
+
+class _Tried(NamedTuple):
+    """A layer's recurrence on a device."""
+
+    whole: Function
+    device: torch.device
+    state: torch.Size
+    rows: tuple[object, ...]
+    others: tuple[object, ...]
+
+
+_tried: dict[_Tried, str | None] = {}
 
 
 def obstacle(kind: Recurrence, given: Given, state: torch.Tensor) -> str | None:
     """Why the kernels cannot be used for such rows and such a state; None where they can."""
     sizes = tuple((name, rows.dtype, rows.shape[1:]) for name, rows in given.rows.items())
-    key = kind.whole, state.device, state.shape, sizes
+    others = tuple((name, None if value is None else value is not False) for name, value in given.others.items())
+    key = _Tried(kind.whole, state.device, state.shape, sizes, others)
     if key not in _tried:
         _tried[key] = _reason(kind, given, state)
     return _tried[key]
 
 
-def obstacles() -> list[str]:
-    """The reasons so far."""
-    return sorted({reason for reason in _tried.values() if reason is not None})
+def obstacles(homes: Container[str], device: str) -> list[str]:
+    """The reasons so far for the layers of these model files on such a device."""
+    found = {
+        reason
+        for tried, reason in _tried.items()
+        if reason is not None and tried.whole.__module__ in homes and tried.device.type == device
+    }
+    return sorted(found)
 
 
 def _reason(kind: Recurrence, given: Given, state: torch.Tensor) -> str | None:

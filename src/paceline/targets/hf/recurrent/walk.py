@@ -1,7 +1,8 @@
 """The order in which a forward's rows enter the layers that keep a state.
 
-Rows in front of a draft (a piece of a prompt with the root behind it, or the first token of a text) are read in one
-piece. The others are taken by their depth, those of all sequences together.
+Rows in front of a draft (a piece of a prompt, or the first token of a text) are read in one piece. The others are taken
+by their depth, those of all sequences together. The root behind a prompt is one of these, so that the state behind the
+prompt is there for other texts that begin with it.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ class PackedPart:
         assert isinstance(rows, StatefulRows), "this target scores the rows it opened"
         self.rows, self.start, self.count = rows, start, len(request.tokens)
         self.held = request.held
-        first = request.prompt > 0 or (rows.committed == 0 and not request.held)
-        self.lead = min(request.prompt + 1, self.count) if first else 0
+        self.lead = request.prompt or int(rows.committed == 0 and not request.held)
         self.parents = np.asarray(request.parents, np.int64)
+        behind = self.parents[self.held + self.lead :]
+        assert not self.lead or (behind != ROOT).all(), "what is read in one piece is above all other rows"
         rows.begin(self.held, self.lead, self.parents)
 
     @property
