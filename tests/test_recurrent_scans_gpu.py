@@ -3,6 +3,7 @@ computed alone. On a GPU where there is one, else by Triton's interpreter."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from paceline import launching
 from paceline.targets.base import Request
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.recurrent import forward as states_forward
-from paceline.targets.hf.recurrent import scans_gpu, trial
+from paceline.targets.hf.recurrent import functions, scans_gpu, trial
 from paceline.targets.hf.recurrent.kinds import DeltaRule, Given, Recurrence
 from paceline.targets.hf.recurrent.scans import DeltaRows, Visits, outputs_of
 from paceline.targets.hf.recurrent.scans_gpu import VisitTable, scan
@@ -208,8 +209,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_state_after_drafts_is_that_of_plain_decoding(name: str, chain: bool) -> None:
     """Bitwise."""
     rounds(KINDS[name](), 8, chain=chain)
-    assert trial.obstacles() == []
     assert trial._tried
+    assert not any(trial._tried.values())
 
 
 @pytest.mark.usefixtures("kernels")
@@ -296,7 +297,9 @@ def test_kernels_that_fail_leave_drafts_to_torch(said: str, monkeypatch: pytest.
     monkeypatch.setattr(place, name, fault)
     monkeypatch.setattr("test_recurrent.same", lambda one, other: torch.allclose(one, other, rtol=1e-4, atol=1e-5))
     rounds(KINDS["qwen3_next"](), 3, chain=False)
-    assert trial.obstacles() == [said]
+    assert set(trial._tried.values()) == {said}
+    assert trial.obstacles({"transformers.models.qwen3_next.modeling_qwen3_next"}, "cpu") == [said]
+    assert trial.obstacles({"transformers.models.mamba2.modeling_mamba2"}, "cpu") == []
     trial._tried.clear()
 
 
@@ -316,7 +319,11 @@ def test_layers_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_target_notes_that_kernels_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_tried", {"a layer": None, "another": "no such instruction"})
-    target = prepare(HFTarget(build(configuration("qwen3_next", "small"))))
+    target = HFTarget(build(configuration("qwen3_next", "small")))
+    home = sys.modules[type(target.model).__module__]
+    whole = getattr(home.torch_chunk_gated_delta_rule, functions.OURS)
+    tried = trial._Tried(whole, torch.device("cpu"), torch.Size(), (), ())
+    monkeypatch.setattr(trial, "_tried", {tried: "no such instruction"})
+    prepare(target)
     assert target.note is not None
     assert target.note.endswith("level by level, which costs speed and nothing else: no such instruction")

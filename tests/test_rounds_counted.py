@@ -137,10 +137,10 @@ def here() -> HFTarget:
     return HFTarget(habitual())
 
 
-def expected(method: str, sampling: Sampling, moving: int) -> Round:
+def expected(method: str, sampling: Sampling, moving: int, *, last: bool = False) -> Round:
     """What a round of a method does. Of ``moving`` texts it keeps other rows than the first, and sends their
-    numbers."""
-    law, reading = BEST if sampling.greedy else RACES, READING if method in TREES else {}
+    numbers. After the ``last`` round of a text nothing is shown to its drafter."""
+    law, reading = BEST if sampling.greedy else RACES, READING if method in TREES and not last else {}
     return Counter(FORWARD | law | reading | ({("sends", "loop"): moving} if moving else {}))
 
 
@@ -163,7 +163,8 @@ def test_a_round_sends_two_copies_and_waits_once_for_its_laws(
 
 def known(method: str, sampling: Sampling, texts: int = 1) -> list[Round]:
     """What rounds of a method may do. A chain's accepted rows are its first ones and need not move."""
-    return [expected(method, sampling, moving) for moving in range(1 + (texts if method in ("suffix", *TREES) else 0))]
+    most = texts if method in ("suffix", *TREES) else 0
+    return [expected(method, sampling, moving, last=last) for moving in range(1 + most) for last in (False, True)]
 
 
 @pytest.mark.parametrize(("method", "setting"), crossed(METHODS, ["greedy", "sampled"]))
