@@ -154,17 +154,27 @@ def test_a_round_sends_two_copies_and_waits_once_for_its_laws(
     alone = write(here, tokens(20), make_drafter(method), sampling=sampling, nodes=NODES, max_new_tokens=LENGTH)
     assert one.context.tokens.tolist() == alone.context.tokens.tolist()
     assert len(rounds) == len(one.rounds) - 1
-    assert [round_ for round_ in rounds if round_ not in known(method, sampling)] == []
+    assert strange(rounds, method, sampling) == []
     if method != "plain":
         assert max(each.accepted for each in one.rounds) > 3
     if method in TREES and setting == "greedy":
         assert expected(method, sampling, 1) in rounds, "branches beside the first were accepted"
 
 
-def known(method: str, sampling: Sampling, texts: int = 1) -> list[Round]:
+def known(method: str, sampling: Sampling, texts: int = 1, *, last: bool = False) -> list[Round]:
     """What rounds of a method may do. A chain's accepted rows are its first ones and need not move."""
     most = texts if method in ("suffix", *TREES) else 0
-    return [expected(method, sampling, moving, last=last) for moving in range(1 + most) for last in (False, True)]
+    return [expected(method, sampling, moving, last=last) for moving in range(1 + most)]
+
+
+def strange(rounds: list[Round], method: str, sampling: Sampling, texts: int = 1) -> list[Round]:
+    """The rounds that do anything else. Only the last one of all may show its drafter nothing."""
+    *earlier, last = rounds
+    ends = [*known(method, sampling, texts), *known(method, sampling, texts, last=True)]
+    return [
+        *(each for each in earlier if each not in known(method, sampling, texts)),
+        *([] if last in ends else [last]),
+    ]
 
 
 @pytest.mark.parametrize(("method", "setting"), crossed(METHODS, ["greedy", "sampled"]))
@@ -173,7 +183,7 @@ def test_a_batch_sends_and_waits_as_often_as_one_text(method: str, setting: str,
     sampling = SAMPLINGS[setting]
     sessions, rounds = counted.write(method, sampling, texts=4)
     assert len(rounds) >= max(len(session.rounds) for session in sessions) - 1
-    assert [round_ for round_ in rounds if round_ not in known(method, sampling, 4)] == []
+    assert strange(rounds, method, sampling, 4) == []
 
 
 # --- what would be seen -------------------------------------------------------------------------------------

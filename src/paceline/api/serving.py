@@ -107,7 +107,7 @@ def rows_that_fit(target: Target, at_once: int, models: int = 1) -> int | None:
     """The rows that a share of the free memory holds, beside those of drafts; None where that is unknown. Several
     ``models`` on one device divide the share."""
     free, size = target.free_memory(), target.row_bytes()
-    if not free or not size:  # a model without attention has no rows
+    if free is None or not size:  # a model without attention has no rows
         return None
     share = SHARE * free / models - at_once * target.sequence_bytes()
     return max(2, int(share / size) - at_once * SPARE_ROWS)

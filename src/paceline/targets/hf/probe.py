@@ -77,8 +77,8 @@ def prepare(target: HFTarget) -> HFTarget:
     _try_fixed(target)
     _record_usual(target)
     if target.own.recurrent and (reasons := trial.obstacles(target.own.homes, target.own.model.device.type)):
-        told = f"layers with a state compute drafts level by level, which costs speed and nothing else: {reasons[0]}"
-        target.note = "; ".join(filter(None, (target.note, told)))
+        slower = f"layers with a state compute drafts level by level, which costs speed and nothing else: {reasons[0]}"
+        target.note = "; ".join(filter(None, (target.note, slower)))
     return target
 
 
