@@ -51,6 +51,13 @@ def tokens_of(pieces: list[Piece]) -> list[int]:
     return [piece.token for piece in pieces if piece.token is not None]
 
 
+async def arrived(serving: Serving, texts: int) -> None:
+    """Wait until so many texts are there, begun or not."""
+    shared = serving._shared
+    while len({*list(shared._readers.values()), *list(shared._changed)}) < texts:
+        await asyncio.sleep(0)
+
+
 def writing_threads() -> int:
     """Threads of texts that do not end by themselves."""
     ours = [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
@@ -179,7 +186,7 @@ def test_first_tokens_come_in_the_order_of_arrival() -> None:
 
 def test_a_long_prompt_holds_up_neither_running_texts_nor_a_short_prompt() -> None:
     """Every round gives the running text a token while a prompt is read in pieces."""
-    target = tabled()
+    target = Gated(10**6)
     target.prefill_chunk = 100
     lm, order = LanguageModel(target), list[tuple[str, int]]()
     long = [n % 5 for n in range(401)]
@@ -197,7 +204,11 @@ def test_a_long_prompt_holds_up_neither_running_texts_nor_a_short_prompt() -> No
             running = asyncio.create_task(follow(serving, "running", PROMPT, 400))
             while not order:
                 await asyncio.sleep(0)
-            await asyncio.gather(follow(serving, "long", long, 3), follow(serving, "short", [4, 4, 4], 3))
+            target.closed = 0
+            texts = asyncio.gather(follow(serving, "long", long, 3), follow(serving, "short", [4, 4, 4], 3))
+            await arrived(serving, 3)
+            target.gate.set()
+            await texts
             assert serving.running == 1
             running.cancel()
 
@@ -394,7 +405,7 @@ class Small(TableTarget):
 LONG_PROMPT = 80
 
 
-class BrieflySmall(TableTarget):
+class BrieflySmall(Gated):
     """One of three texts has no memory, with the others and then alone. Afterwards there is plenty."""
 
     refused = 0
@@ -418,7 +429,7 @@ class BrieflySmall(TableTarget):
 
 def after_a_shortage(tokens: int, limit: int | None) -> tuple[BrieflySmall, int | None]:
     """Three texts, of which one lacks memory at the beginning: their target, and the rows that are allowed then."""
-    target = BrieflySmall(habitual(), SIZE, eos=frozenset())
+    target = BrieflySmall(0, eos=frozenset())
     lm = LanguageModel(target)
 
     async def main() -> int | None:
@@ -426,7 +437,10 @@ def after_a_shortage(tokens: int, limit: int | None) -> tuple[BrieflySmall, int 
             target.schedule = serving._shared.schedule
             prompts = [PROMPT, PROMPT, [n % 5 for n in range(LONG_PROMPT)]]
             texts = [lm.write(prompt, max_new_tokens=tokens, method="plain") for prompt in prompts]
-            await asyncio.gather(*(read(serving, lambda text=text: text) for text in texts))  # type: ignore[misc]
+            written = asyncio.gather(*(read(serving, lambda text=text: text) for text in texts))  # type: ignore[misc]
+            await arrived(serving, 3)
+            target.gate.set()
+            await written
             assert [len(text.result().tokens) for text in texts] == [tokens] * 3
             assert serving.pauses > 0
             assert serving.max_rows == limit
