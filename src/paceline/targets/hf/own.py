@@ -22,6 +22,7 @@ import torch
 from paceline.targets.base import Request
 from paceline.targets.hf.attention import MaskScratch, PackedKVCache, Segment, causal_mask
 from paceline.targets.hf.indexed import IndexedLayers, offsets
+from paceline.targets.hf.integers.doubles import InDoubles
 from paceline.targets.hf.names import CACHE_NAMES
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.recurrent import families
@@ -108,6 +109,8 @@ class OwnForward(ForwardPath):
         """Positions that are added to those of every text, without rows for them; set by the probe."""
         self.claimed = 0
         """Rows that the cache says it has beyond those it has; set by the probe."""
+        self.in_doubles = False
+        """Whether the floats between products of integers are doubles (`integers.doubles`)."""
         self.takes_positions = "position_ids" in accepted
         self.cache_name = cache_name(model)
         """The argument of its forward that takes the cache; None without one."""
@@ -148,6 +151,8 @@ class OwnForward(ForwardPath):
             taps = stack.enter_context(tapped(self.anatomy, job.outputs))
             logits: torch.Tensor = self.model(**self._inputs(forward, job)).logits[0]
             forward.check()
+        if self.in_doubles:
+            logits, taps = logits.float(), taps.narrowed()
         if not job.outputs.logits:
             return Found(None, taps)
         if job.logit_rows is not None and not self._keeps_logits:
@@ -206,17 +211,19 @@ class OwnForward(ForwardPath):
     def _begin(self, requests: Sequence[Request], stack: ExitStack) -> ForwardCache:
         """Prepare the model for a forward; undone when the stack closes."""
         from paceline.targets.hf.interface import ATTENTION_NAME, ForwardCache, attention_is, computing
-        from paceline.targets.hf.recurrent.forward import RecurrentForward
+        from paceline.targets.hf.recurrent.forward import RecurrentForward, compiles
 
         segments = Segment.of_all(requests, self._scratch)
         alone = None if self.mode is Mode.PACKED else segments[0]
         assert alone is None or len(segments) == 1, "only a packed forward holds several sequences"
         before = segments[0].request.end - segments[0].n
-        recurrent = RecurrentForward(requests) if self.recurrent else None
+        recurrent = RecurrentForward(requests, narrow=self.in_doubles and compiles()) if self.recurrent else None
         forward = ForwardCache(PackedKVCache(segments), before, self.moved + self.claimed, alone, recurrent)
         self._index(forward, alone)
         stack.enter_context(attention_is(self._native() if alone else ATTENTION_NAME, self.model))
         stack.enter_context(computing(forward))
+        if self.in_doubles:
+            stack.enter_context(InDoubles())
         if self._switch is not None:
             for request in requests:
                 assert isinstance(request.rows, RotatedRows), "this target scores the rows it opened"
@@ -239,8 +246,9 @@ class OwnForward(ForwardPath):
 
     @property
     def like(self) -> torch.Tensor:
-        """An empty tensor of the model's type and device."""
-        return torch.empty(0, dtype=self.model.dtype, device=self.model.device)
+        """An empty tensor on the model's device, of the type of its floats."""
+        kind = torch.float64 if self.in_doubles else self.model.dtype
+        return torch.empty(0, dtype=kind, device=self.model.device)
 
     def _inputs(self, forward: ForwardCache, job: ForwardJob) -> dict[str, Any]:
         device = self.model.device

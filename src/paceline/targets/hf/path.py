@@ -135,6 +135,11 @@ class Taps:
     hidden: dict[int, torch.Tensor] = field(default_factory=dict)
     early: torch.Tensor | None = None
 
+    def narrowed(self) -> Taps:
+        """In float32."""
+        hidden = {layer: states.float() for layer, states in self.hidden.items()}
+        return Taps(hidden, None if self.early is None else self.early.float())
+
 
 @dataclass(frozen=True)
 class Found:

@@ -30,10 +30,14 @@ class IntegerLinear(PackedLinear):
         self.tied = tied
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        shape = rows.shape[:-1]
+        with torch._C.DisableTorchFunction():  # a tenth of the time of a row, where everything else is in `doubles`
+            return self._computed(rows)
+
+    def _computed(self, rows: torch.Tensor) -> torch.Tensor:
+        shape, kind = rows.shape[:-1], rows.dtype
         rows = rows.reshape(-1, self.in_features)
         steps = rows.abs().amax(-1, keepdim=True).mul_(1 / LARGEST_INT8)  # of a row of zeros 0, and so is its result
-        found = self.product((rows / steps).round_()).mul_(steps)
+        found = self.product((rows / steps).round_().float()).to(kind).mul_(steps)
         found = found if self.bias is None else found.add_(self.bias)
         return found.view(*shape, self.out_features)
 

@@ -18,19 +18,19 @@ from paceline.targets.hf.integers.kernels import obstacle as why_not_compiled
 from paceline.targets.hf.integers.linear import Int4Linear, Int8Linear, IntegerLinear, Integers
 from paceline.targets.hf.integers.linear import quantized as rounded
 from paceline.targets.hf.integers.operations import DEFAULT_CONTEXT_LENGTH, ExactOperations, is_uniform
+from paceline.targets.hf.integers.ordinary import LEAST, OrdinaryIntegerTarget, share_of_products
 from paceline.targets.hf.joined import LinearSlice, join
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward
 from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.hf.variants import VARIANTS, is_silu, modules_of
+from paceline.targets.hf.variants import is_silu, modules_of
 from paceline.targets.pocket.llama import BundledForCausalLM, as_transformers
 from paceline.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
     from paceline.targets.hf.integers.stored import Stored  # needs transformers, which bundled models do without
 
-FAMILIES = ", ".join(sorted(home.rpartition("_")[2] for home in VARIANTS if home.startswith("transformers")))
 QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 """Layers that are computed as one."""
 EXACT_LENGTH = 2**20
@@ -140,14 +140,19 @@ class NoPath(ForwardPath):
         )
 
 
-def quantized(target: HFTarget, stored: Stored | None = None, bits: int = 8) -> IntegerTarget:
+def quantized(target: HFTarget, stored: Stored | None = None, bits: int = 8) -> IntegerTarget | OrdinaryIntegerTarget:
     """The same model in integers, those of its checkpoint where it has some; the target it was loaded as cannot
     be used any more."""
     if (why := obstacle(target, bits)) is not None:
         raise UnsupportedModel(f"{target.name} cannot be quantised: {why}")
     note = None if stored is None else stored.note(target.model)
     target.paths, target._own.snapshot = [], None  # they hold the layers in floats
-    ours = IntegerTarget(target.model, name=target.name, bits=bits, like=target, stored=stored)
+    ours: IntegerTarget | OrdinaryIntegerTarget
+    if _is_lean(target):
+        ours = IntegerTarget(target.model, name=target.name, bits=bits, like=target, stored=stored)
+    else:
+        _quantize(target.model, bits, stored)
+        ours = OrdinaryIntegerTarget(target, bits=bits)
     ours.note = "; ".join(filter(None, (note, ours.note))) or None
     return ours
 
@@ -185,11 +190,13 @@ def check_place(
 def obstacle(target: HFTarget, bits: int = 8) -> str | None:
     """Why a target cannot be quantised, if it cannot."""
     modules = modules_of(target.model)
-    is_lean = target.switch is None and any(isinstance(path, Lean) for path in target.paths)
-    if modules is None or not is_lean:
-        return f"quantize=int{bits} knows models built like {FAMILIES}"
-    if not all(is_silu(layer.act) for layer in modules.layers):
-        return "its layers use another activation than SiLU"
+    if modules is None or not _is_lean(target):
+        share = share_of_products(target.model)
+        if share < LEAST:
+            return (
+                f"linear layers hold {share:.0%} of its weights, and the others (such as experts) would stay in floats"
+            )
+        return None
     linears = [part for layer in modules.layers for part in (*layer.qkv, layer.out, layer.gate, layer.up, layer.down)]
     if not all(type(linear) is nn.Linear for linear in (*linears, modules.head)):
         return "its weights are quantised already, or adapted"
@@ -198,16 +205,20 @@ def obstacle(target: HFTarget, bits: int = 8) -> str | None:
     return None
 
 
+def _is_lean(target: HFTarget) -> bool:
+    """Whether it is computed without transformers' code."""
+    modules = modules_of(target.model)
+    lean = target.switch is None and any(isinstance(path, Lean) for path in target.paths)
+    return modules is not None and lean and all(is_silu(layer.act) for layer in modules.layers)
+
+
 @torch.no_grad()
 def _quantize(model: Any, bits: int, stored: Stored | None = None) -> None:
     """Replace every linear layer, one at a time, and widen what is left. A head has 8 bits at least: all of a text goes
     through it."""
     uses = Counter(weight.data_ptr() for _, weight in model.named_parameters(remove_duplicate=False))
-    for index, layer in enumerate(model.model.layers):
-        lead = f"model.layers.{index}"
-        for part, parent, names in (("self_attn", layer.self_attn, QKV), ("mlp", layer.mlp, GATE_UP)):
-            found = _integers(stored, parent, f"{lead}.{part}", names)
-            join(parent, names, Int4Linear if bits == 4 else lambda joint, found=found: Int8Linear(joint, found))  # type: ignore[misc]
+    if modules_of(model) is not None:
+        _join(model, bits, stored)
     left = [
         (lead, parent, name)
         for lead, parent in model.named_modules()
@@ -225,6 +236,15 @@ def _quantize(model: Any, bits: int, stored: Stored | None = None) -> None:
         setattr(parent, name, Int8Linear(linear, integers, tied=tied, kernel=kernel))
     for weight in model.parameters():
         weight.data = weight.data.to(torch.float32, copy=True)  # a view would keep the whole file in memory
+
+
+def _join(model: Any, bits: int, stored: Stored | None) -> None:
+    """Replace layers that read the same rows by parts of one."""
+    for index, layer in enumerate(model.model.layers):
+        lead = f"model.layers.{index}"
+        for part, parent, names in (("self_attn", layer.self_attn, QKV), ("mlp", layer.mlp, GATE_UP)):
+            found = _integers(stored, parent, f"{lead}.{part}", names)
+            join(parent, names, Int4Linear if bits == 4 else lambda joint, found=found: Int8Linear(joint, found))  # type: ignore[misc]
 
 
 def _integers(stored: Stored | None, parent: nn.Module, lead: str, names: Sequence[str]) -> Integers | None:

@@ -124,8 +124,11 @@ def compiles() -> bool:
 class RecurrentForward:
     """The convolutions and recurrences of one forward."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[Request], *, narrow: bool = False) -> None:
+        """States and windows of a ``narrow`` forward are in float32, whatever layers compute in, and prompts are read
+        with the arithmetic of single tokens: a row has the same bits however it was read."""
         self._walk = RowWalk(requests)
+        self._narrow = narrow
         self._place: tuple[int, int] | None = None
         self._calls = 0
         self._due = False
@@ -163,6 +166,20 @@ class RecurrentForward:
         **others: Any,
     ) -> torch.Tensor:
         """A causal convolution ``[1, channels, rows]`` of each row with its own path."""
+        if not self._narrow:
+            return self._convolved(whole, given, weight, bias, activation, **others)
+        with torch._C.DisableTorchFunction():  # `integers.doubles` would widen it
+            return self._convolved(whole, given.float(), weight, bias, activation, **others).double()
+
+    def _convolved(
+        self,
+        whole: Function,
+        given: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        activation: str | None,
+        **others: Any,
+    ) -> torch.Tensor:
         key, width = self._key(), weight.shape[-1]
         self._due = False
         fresh = given[0].T
@@ -170,7 +187,9 @@ class RecurrentForward:
         for number, part in enumerate(self._walk.parts):
             own = fresh[part.start : part.start + part.count]
             inputs = part.rows.inputs(key, own, width, part.held)
-            if part.lead:
+            if part.lead and self._narrow:
+                outputs.append(_slid(inputs[: width - 1 + part.lead], weight, bias, activation))
+            elif part.lead:
                 seen = inputs[: width - 1 + part.lead].T[None]
                 outputs.append(whole(seen, weight, bias, activation=activation, **others)[0, :, width - 1 :].T)
             if part.count > part.lead:
@@ -182,7 +201,15 @@ class RecurrentForward:
         self, kind: Recurrence, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """A recurrence over all rows, each from its parent's state."""
-        key, given = self._key(), kind.given(args, kwargs)
+        given = kind.given(args, kwargs)
+        if not self._narrow:
+            return self._recurred(kind, given)
+        with torch._C.DisableTorchFunction():
+            rows, after = self._recurred(kind, given.narrowed())
+            return rows.double(), after
+
+    def _recurred(self, kind: Recurrence, given: Given) -> tuple[torch.Tensor, torch.Tensor]:
+        key = self._key()
         self._calls += 1
         outputs, order, befores = list[torch.Tensor](), list[Ints](), list[torch.Tensor]()
         for part in self._walk.parts:
@@ -212,7 +239,9 @@ class RecurrentForward:
 
     def _read(self, kind: Recurrence, given: Given, before: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows in one piece; row by row where transformers' function cannot go on from a state."""
-        if before is None or kind.state is not None or not _serves(kind, given, before):
+        if self._narrow and before is None:
+            before = torch.zeros(kind.sizes(given))
+        if before is None or not (self._narrow or kind.state is None) or not _serves(kind, given, before):
             return kind.read(given, before)
         rows, finish = kind.compiled(given, raw=on_gpu(before.device))
         count = len(rows.decay)
@@ -331,14 +360,32 @@ def _convolved(
 ) -> torch.Tensor:
     """``[rows, channels]`` of the inputs ``[rows, width, channels]``; one product after the other, so that a row does
     not depend on how many there are."""
+    return _mixed(list(seen.to(weight.dtype).unbind(1)), weight, bias, activation, seen.dtype)
+
+
+def _slid(
+    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
+) -> torch.Tensor:
+    """The same of rows that follow each other, of the inputs ``[width - 1 + rows, channels]``."""
+    wide, width = inputs.to(weight.dtype), weight.shape[-1]
+    taps = [wide[place : len(wide) - width + 1 + place] for place in range(width)]
+    return _mixed(taps, weight, bias, activation, inputs.dtype)
+
+
+def _mixed(
+    taps: Sequence[torch.Tensor],
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    kind: torch.dtype,
+) -> torch.Tensor:
     from transformers.activations import ACT2FN
 
-    wide = seen.to(weight.dtype)
-    total = wide[:, 0] * weight[:, 0]
-    for place in range(1, weight.shape[-1]):
-        total = total + wide[:, place] * weight[:, place]
+    total = taps[0] * weight[:, 0]
+    for place in range(1, len(taps)):
+        total = total + taps[place] * weight[:, place]
     if bias is not None:
         total = total + bias
     if activation == "silu" and total.device.type == "cpu":
-        return silu(total.float()).to(seen.dtype)
-    return (total if activation is None else ACT2FN[activation](total)).to(seen.dtype)
+        return silu(total.float()).to(kind)
+    return (total if activation is None else ACT2FN[activation](total)).to(kind)

@@ -35,11 +35,19 @@ class Given:
     def at(self, index: torch.Tensor | slice) -> Given:
         return replace(self, rows={name: given[index] for name, given in self.rows.items()})
 
+    def narrowed(self) -> Given:
+        """Doubles in float32."""
+        return Given(*({name: _narrowed(value) for name, value in each.items()} for each in (self.rows, self.others)))
+
     def behind(self, first: Given | None) -> Given:
         """These rows behind those of an earlier call of the same layer."""
         if first is None:
             return self
         return replace(self, rows={name: torch.cat([first.rows[name], given]) for name, given in self.rows.items()})
+
+
+def _narrowed(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype is torch.float64 else value
 
 
 class Recurrence(ABC):
@@ -102,6 +110,10 @@ class Recurrence(ABC):
         alike, and torch's do not; on a GPU, torch's do, but for sums."""
 
     @abstractmethod
+    def sizes(self, given: Given) -> tuple[int, ...]:
+        """Of a state of these rows' layer."""
+
+    @abstractmethod
     def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """One token of each row: outputs ``[rows, ...]`` and the states after it, of the states ``[rows, ...]`` before
         it, which stay as they are."""
@@ -125,6 +137,10 @@ class DeltaRule(Recurrence):
         kind = given.rows["value"].dtype
         return DeltaRows(query, key, value, _exp(decay), beta), lambda out: out.to(kind)
 
+    def sizes(self, given: Given) -> tuple[int, ...]:
+        heads, width = given.rows["value"].shape[1:]
+        return heads, given.rows["key"].shape[2], width
+
     def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         named = {name: value[:, None] for name, value in given.rows.items()}
         normed = given.others["use_qk_l2norm_in_kernel"]
@@ -147,6 +163,9 @@ class Mamba2(Recurrence):
             return rows, lambda out: out.to(kind)
         skipped = inputs * skip.float()[:, None]
         return rows, lambda out: (out + skipped[-len(out) :]).to(kind)
+
+    def sizes(self, given: Given) -> tuple[int, ...]:
+        return (*given.rows["hidden_states"].shape[1:], given.rows["B"].shape[2])
 
     def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows, others, after = given.rows, given.others, states.clone()
@@ -192,6 +211,9 @@ class Mamba1(Recurrence):
             return (found if gates is None else found * gates[-len(out) :]).to(kind)
 
         return rows, finish
+
+    def sizes(self, given: Given) -> tuple[int, ...]:
+        return given.rows["hidden_states"].shape[1], given.rows["B"].shape[1]
 
     def step(self, given: Given, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows, others, after = given.rows, given.others, states.clone()
