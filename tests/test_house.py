@@ -468,7 +468,7 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 16300,
+        "targets": 16600,
         "drafters": 9100,
         "planning": 2450,
         "engine": 1900,

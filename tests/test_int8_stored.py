@@ -553,10 +553,13 @@ def test_a_draft_model_in_integers_stays_in_them_beside_floats(folder: Path, mon
     assert draft.fingerprint() == opened(folder).fingerprint()
 
 
-def test_a_draft_model_in_integers_of_another_structure_is_computed_in_float32(tmp_path: Path) -> None:
-    floats = load_quietly(build("gemma2"))
-    draft = DraftModel.load(stored(tmp_path, "gemma2", rounded=quantized), load_quietly(build("llama"))).target
-    assert draft.dtype == "float32"
+@pytest.mark.parametrize(("name", "dtype"), [("gemma2", "int8"), ("mixtral", "float32")])
+def test_a_draft_model_in_integers_of_another_structure_stays_in_them_if_it_can(
+    tmp_path: Path, name: str, dtype: str
+) -> None:
+    floats = load_quietly(build(name))
+    draft = DraftModel.load(stored(tmp_path, name, rounded=quantized), load_quietly(build("llama"))).target
+    assert draft.dtype == dtype
     found, wanted = rows_of(draft, tokens(9), tokens(20)), rows_of(floats, tokens(9), tokens(20))
     assert float((found - wanted).square().mean().sqrt() / wanted.std()) < 0.1
 

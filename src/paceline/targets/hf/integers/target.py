@@ -145,10 +145,10 @@ def quantized(target: HFTarget, stored: Stored | None = None, bits: int = 8) -> 
     be used any more."""
     if (why := obstacle(target, bits)) is not None:
         raise UnsupportedModel(f"{target.name} cannot be quantised: {why}")
-    note = None if stored is None else stored.note(target.model)
+    note, is_lean = None if stored is None else stored.note(target.model), _is_lean(target)
     target.paths, target._own.snapshot = [], None  # they hold the layers in floats
     ours: IntegerTarget | OrdinaryIntegerTarget
-    if _is_lean(target):
+    if is_lean:
         ours = IntegerTarget(target.model, name=target.name, bits=bits, like=target, stored=stored)
     else:
         _quantize(target.model, bits, stored)
