@@ -290,3 +290,12 @@ def test_a_state_that_is_not_known_is_refused() -> None:
 
     with pytest.raises(UnsupportedModel, match="llama keeps a recurrent state in a way that is not known here"):
         refuse_unknown(configuration("llama", "small"), Strange)
+
+
+def test_an_older_transformers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Older:
+        _is_stateful = True
+
+    monkeypatch.setattr("paceline.targets.hf.versions.TRANSFORMERS_VERSION", "5.14.3")
+    with pytest.raises(UnsupportedModel, match=r"pip install -U 'transformers>=5\.15'"):
+        refuse_unknown(configuration("mamba2", "small"), Older)

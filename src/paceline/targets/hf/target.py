@@ -29,6 +29,7 @@ from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotati
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.variants import join_layers
+from paceline.targets.hf.versions import STATES_SINCE, installed
 from paceline.targets.place import free_memory
 from paceline.targets.scores import Scores
 
@@ -350,6 +351,9 @@ def refuse_unknown(config: Any, model_class: type | None = None) -> None:
     stateful = kept or (not kinds and getattr(model_class, "_is_stateful", False))
     if stateful and (model_class is None or not families.knows(model_class.__module__)):
         what = f"layers of type {', '.join(kept)}" if kept else "a recurrent state"
+        if installed() < STATES_SINCE:
+            needed = ".".join(map(str, STATES_SINCE))
+            advice = f"pip install -U 'transformers>={needed}', if transformers has such a model, or {advice}"
         raise UnsupportedModel(
             f"{config.model_type} keeps {what} in a way that is not known here, so a refused draft could not be taken "
             f"back; {advice}"
