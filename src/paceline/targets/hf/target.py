@@ -29,7 +29,6 @@ from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotati
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.variants import join_layers
-from paceline.targets.hf.versions import STATES_SINCE, installed
 from paceline.targets.place import free_memory
 from paceline.targets.scores import Scores
 
@@ -351,6 +350,8 @@ def refuse_unknown(config: Any, model_class: type | None = None) -> None:
     stateful = kept or (not kinds and getattr(model_class, "_is_stateful", False))
     if stateful and (model_class is None or not families.knows(model_class.__module__)):
         what = f"layers of type {', '.join(kept)}" if kept else "a recurrent state"
+        from paceline.targets.hf.versions import STATES_SINCE, installed  # loads transformers
+
         if installed() < STATES_SINCE:
             needed = ".".join(map(str, STATES_SINCE))
             advice = f"pip install -U 'transformers>={needed}', if transformers has such a model, or {advice}"
