@@ -159,8 +159,9 @@ def test_a_part_that_begins_warm_is_limited_and_read_as_others_are(
     (tmp_path / "says.py").write_text(f"{SAY}\nimport os, sys\nassert os.getsid(0) == os.getpid(), sys.argv\n")
     (tmp_path / "waits.py").write_text(f"{SAY}\n{WAIT}\n")
     (tmp_path / "fails.py").write_text("raise SystemExit('too hot')\n")
-    parts = [Part(name, ["-m", name], in_words, seconds=2, warm=True) for name in ("says", "waits", "fails")]
-    found, _ = ran(parts, tmp_path / "kept.json", seconds=6)
+    limits = {"says": 60, "waits": 5, "fails": 60}
+    parts = [Part(name, ["-m", name], in_words, seconds=limit, warm=True) for name, limit in limits.items()]
+    found, _ = ran(parts, tmp_path / "kept.json", seconds=180)
     assert [one.state for one in found.values()] == [DONE, OVER, FAILED]
     assert [one.findings for one in found.values()] == [[{KEY: "one", "n": 1}], [{KEY: "one", "n": 1}], []]
     assert found["says"].printed == ["warned"]
