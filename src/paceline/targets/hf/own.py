@@ -13,7 +13,9 @@ import inspect
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from paceline.targets.hf.attention import MaskScratch, PackedKVCache, Segment, c
 from paceline.targets.hf.indexed import IndexedLayers, offsets
 from paceline.targets.hf.integers.doubles import InDoubles
 from paceline.targets.hf.names import CACHE_NAMES
-from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
+from paceline.targets.hf.path import ForwardJob, ForwardPath, Found, OnExit
 from paceline.targets.hf.recurrent import families
 from paceline.targets.hf.rope import RotatedRows, Switch, rotary_modules, rotary_position, rotated_as_of
 from paceline.targets.hf.snapshot import ModelSnapshot
@@ -148,7 +150,10 @@ class OwnForward(ForwardPath):
     def run(self, job: ForwardJob) -> Found:
         with ExitStack() as stack:
             forward = self._begin(job.requests, stack)
-            taps = stack.enter_context(tapped(self.anatomy, job.outputs))
+            outputs = job.outputs
+            if self.in_doubles:
+                outputs = replace(outputs, on_exit=partial(_heard_outside, outputs.on_exit))
+            taps = stack.enter_context(tapped(self.anatomy, outputs))
             logits: torch.Tensor = self.model(**self._inputs(forward, job)).logits[0]
             forward.check()
         if self.in_doubles:
@@ -269,6 +274,12 @@ class OwnForward(ForwardPath):
             rows = job.logit_rows if len(job.logit_rows) else torch.tensor([0])
             inputs["logits_to_keep"] = rows.to(device)
         return inputs
+
+
+def _heard_outside(on_exit: OnExit, early: torch.Tensor) -> None:
+    """What is done with early logits is no part of a forward in doubles."""
+    with torch._C.DisableTorchFunction():
+        on_exit(early.float())
 
 
 def joined(arrays: Sequence[Ints]) -> Ints:

@@ -37,6 +37,7 @@ class IntegerLinear(PackedLinear):
         shape, kind = rows.shape[:-1], rows.dtype
         rows = rows.reshape(-1, self.in_features)
         steps = rows.abs().amax(-1, keepdim=True).mul_(1 / LARGEST_INT8)  # of a row of zeros 0, and so is its result
+        steps = steps.float().to(kind)  # so that a product of doubles is exact, and the same in every forward
         found = self.product((rows / steps).round_().float()).to(kind).mul_(steps)
         found = found if self.bias is None else found.add_(self.bias)
         return found.view(*shape, self.out_features)

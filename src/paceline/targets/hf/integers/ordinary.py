@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -32,13 +34,7 @@ class OrdinaryIntegerTarget(HFTarget):
         self._own.forget()
         self.context_length, self.trusted, self.limits = like.context_length, like.trusted, like.limits
         self.refused_modes, self.note = like.refused_modes, like.note
-        try:
-            alike = self._rows_are_alike()
-        except UNTESTED_ERRORS as error:
-            raise UnsupportedModel(
-                f"{self.name} cannot be quantised: it does not compute in doubles ({error})"
-            ) from None
-        if not alike:
+        if not self._rows_are_alike():
             raise UnsupportedModel(
                 f"{self.name} cannot be quantised: its rows depend on what is computed beside them, also in doubles"
             )
@@ -78,13 +74,31 @@ def _anatomy(target: HFTarget) -> Anatomy:
     return found
 
 
-def share_of_products(model: nn.Module) -> float:
-    """The share of the weights, embeddings left out, that linear layers hold."""
+@torch.no_grad()
+def obstacle_to_doubles(target: HFTarget) -> str | None:
+    """Why a model does not compute in doubles, tried before its layers are replaced."""
+    target.own.in_doubles = True
+    rows = target.open()
+    try:
+        with target.using(target.own):
+            target.forward([Request.of_prompt(rows, np.arange(2) % target.vocab_size)])
+    except UNTESTED_ERRORS as error:
+        return f"it does not compute in doubles ({str(error).splitlines()[0]})"
+    finally:
+        rows.close()
+        target.own.in_doubles = False
+    return None
+
+
+def share_of_products(model: nn.Module, *, exactly: bool = True) -> float:
+    """The share of the weights, embeddings left out, that linear layers hold; not ``exactly``, those of other kinds,
+    too."""
     parts = list(model.modules())
-    linear = {id(part.weight): part.weight.numel() for part in parts if type(part) is nn.Linear}
+    ours: list[Any] = [part for part in parts if (type(part) is nn.Linear if exactly else isinstance(part, nn.Linear))]
+    linear = {id(part.weight): part.weight.numel() for part in ours}
     embedded = {id(weight) for part in parts if isinstance(part, nn.Embedding) for weight in part.parameters()}
     others = sum(
         weight.numel() for weight in model.parameters() if id(weight) not in linear and id(weight) not in embedded
     )
-    ours = sum(count for key, count in linear.items() if key not in embedded)
-    return ours / max(1, ours + others)
+    held: int = sum(count for key, count in linear.items() if key not in embedded)
+    return held / max(1, held + others)

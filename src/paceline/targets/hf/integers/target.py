@@ -18,7 +18,7 @@ from paceline.targets.hf.integers.kernels import obstacle as why_not_compiled
 from paceline.targets.hf.integers.linear import Int4Linear, Int8Linear, IntegerLinear, Integers
 from paceline.targets.hf.integers.linear import quantized as rounded
 from paceline.targets.hf.integers.operations import DEFAULT_CONTEXT_LENGTH, ExactOperations, is_uniform
-from paceline.targets.hf.integers.ordinary import LEAST, OrdinaryIntegerTarget, share_of_products
+from paceline.targets.hf.integers.ordinary import LEAST, OrdinaryIntegerTarget, obstacle_to_doubles, share_of_products
 from paceline.targets.hf.joined import LinearSlice, join
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.own import Mode, OwnForward
@@ -192,11 +192,13 @@ def obstacle(target: HFTarget, bits: int = 8) -> str | None:
     modules = modules_of(target.model)
     if modules is None or not _is_lean(target):
         share = share_of_products(target.model)
+        if share < LEAST <= share_of_products(target.model, exactly=False):
+            return "its linear layers are of a kind of their own, quantised already, or adapted"
         if share < LEAST:
             return (
                 f"linear layers hold {share:.0%} of its weights, and the others (such as experts) would stay in floats"
             )
-        return None
+        return obstacle_to_doubles(target)
     linears = [part for layer in modules.layers for part in (*layer.qkv, layer.out, layer.gate, layer.up, layer.down)]
     if not all(type(linear) is nn.Linear for linear in (*linears, modules.head)):
         return "its weights are quantised already, or adapted"

@@ -386,6 +386,6 @@ def _mixed(
         total = total + taps[place] * weight[:, place]
     if bias is not None:
         total = total + bias
-    if activation == "silu" and total.device.type == "cpu":
+    if activation in ("silu", "swish") and total.device.type == "cpu":
         return silu(total.float()).to(kind)
     return (total if activation is None else ACT2FN[activation](total)).to(kind)
