@@ -161,7 +161,7 @@ def test_what_is_done_at_an_early_exit_is_not_in_doubles() -> None:
 def test_a_folder_is_opened_in_8_and_in_4_bits(tmp_path: Path) -> None:
     config = configuration("qwen3_5", "small")
     assert config is not None
-    build(config).save_pretrained(tmp_path)
+    build(config).to(torch.bfloat16).save_pretrained(tmp_path)
     for bits, kind in ((8, Int8Linear), (4, Int4Linear)):
         target = load_target(tmp_path, quantize=f"int{bits}")
         assert isinstance(target, OrdinaryIntegerTarget)

@@ -36,6 +36,7 @@ OF_ONE_TYPE = frozenset(
 """Functions that take tensors of one type only."""
 ROUNDING = frozenset({"to", "type", "type_as", "float"})
 """Functions that may be told to give float32."""
+NARROW = (torch.float32, torch.bfloat16, torch.float16)
 MENDED = BY_PLACE | OF_ONE_TYPE | ROUNDING | {"embedding"}
 
 
@@ -81,5 +82,5 @@ def _of_doubles(value: Any) -> Any:
 def _widened(value: Any) -> Any:
     """Arguments in doubles."""
     if isinstance(value, torch.Tensor):
-        return value.double() if value.dtype is torch.float32 else value
+        return value.double() if value.dtype in NARROW else value
     return type(value)(map(_widened, value)) if type(value) in (tuple, list) else value
