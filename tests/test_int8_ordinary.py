@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import get_overridable_functions
 
 import families
 import paceline
 from paceline import InputError
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Request, Want
-from paceline.targets.hf.integers.doubles import InDoubles
+from paceline.targets.hf.integers.doubles import MENDED, InDoubles
 from paceline.targets.hf.integers.linear import Int4Linear, Int8Linear, IntegerLinear
 from paceline.targets.hf.integers.ordinary import OrdinaryIntegerTarget
 from paceline.targets.hf.integers.target import quantized as in_integers
@@ -239,3 +240,9 @@ def test_exponentials_do_not_depend_on_their_place() -> None:
     with InDoubles():
         alone, together = torch.cat([value.sigmoid() for value in values.split(1)]), values.sigmoid()
     assert torch.equal(together.float(), alone.float())
+
+
+def test_functions_that_are_changed_exist() -> None:
+    """A wrong name would change nothing."""
+    names = {function.__name__ for group in get_overridable_functions().values() for function in group}
+    assert names >= MENDED

@@ -21,7 +21,7 @@ BY_PLACE = frozenset(
     {
         *("cos", "sin", "tanh", "sigmoid", "silu", "mish", "elu", "selu", "gelu", "glu", "erf", "softplus"),
         *("exp", "exp2", "expm1", "log", "log2", "log1p", "log_sigmoid", "logaddexp", "logsumexp", "special_expit"),
-        *("softmax", "log_softmax", "pow", "__pow__", "__rpow__", "rsqrt", "mean", "sum", "prod", "cumsum", "cumprod"),
+        *("softmax", "log_softmax", "pow", "__rpow__", "rsqrt", "mean", "sum", "prod", "cumsum", "cumprod"),
         *("var", "std", "var_mean", "norm", "linalg_norm", "linalg_vector_norm", "normalize", "rms_norm", "layer_norm"),
     }
 )
@@ -41,7 +41,7 @@ MENDED = BY_PLACE | OF_ONE_TYPE | ROUNDING | {"embedding"}
 
 
 class InDoubles(TorchFunctionMode):
-    """While this is entered, embeddings are doubles, and what is computed from doubles is."""
+    """In this context embeddings give doubles, and functions of doubles give doubles."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -16,7 +16,7 @@ from paceline.targets.hf.target import HFTarget
 from paceline.tree import EMPTY, ROOT, DraftTree
 
 LEAST = 0.8
-"""The share of the weights, embeddings left out, that linear layers must hold: the others stay in floats."""
+"""The least share of the weights, embeddings left out, that linear layers hold: the others stay in floats."""
 PROMPT, NODES = 11, 16
 """Tokens before the tree that is tried at load, and its nodes."""
 
@@ -64,6 +64,7 @@ class OrdinaryIntegerTarget(HFTarget):
             token = root if node == ROOT else int(tree.tokens[node])
             alone.append(self.forward([Request.of_tree(rows, token, EMPTY)])[0].logits[0])
             rows.keep([0])
+        rows.close()
         return torch.equal(together[[node + 1 for node in path]], torch.stack(alone))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -165,22 +165,16 @@ class RecurrentForward:
         activation: str | None,
         **others: Any,
     ) -> torch.Tensor:
-        """A causal convolution ``[1, channels, rows]`` of each row with its own path."""
+        """A causal convolution ``[1, channels, rows]`` of each row with its own path. ``others`` are for ``whole``."""
+        one_piece = partial(whole, weight=weight, bias=bias, activation=activation, **others)
+        mixed = partial(_mixed, weight=weight, bias=bias, activation=activation)
         if not self._narrow:
-            return self._convolved(whole, given, weight, bias, activation, **others)
+            return self._convolved(one_piece, mixed, given, weight.shape[-1])
         with torch._C.DisableTorchFunction():  # `integers.doubles` would widen it
-            return self._convolved(whole, given.float(), weight, bias, activation, **others).double()
+            return self._convolved(one_piece, mixed, given.float(), weight.shape[-1]).double()
 
-    def _convolved(
-        self,
-        whole: Function,
-        given: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        activation: str | None,
-        **others: Any,
-    ) -> torch.Tensor:
-        key, width = self._key(), weight.shape[-1]
+    def _convolved(self, whole: Function, mixed: Function, given: torch.Tensor, width: int) -> torch.Tensor:
+        key = self._key()
         self._due = False
         fresh = given[0].T
         outputs = list[torch.Tensor]()
@@ -188,13 +182,12 @@ class RecurrentForward:
             own = fresh[part.start : part.start + part.count]
             inputs = part.rows.inputs(key, own, width, part.held)
             if part.lead and self._narrow:
-                outputs.append(_slid(inputs[: width - 1 + part.lead], weight, bias, activation))
+                outputs.append(mixed([inputs[place : place + part.lead] for place in range(width)]))
             elif part.lead:
-                seen = inputs[: width - 1 + part.lead].T[None]
-                outputs.append(whole(seen, weight, bias, activation=activation, **others)[0, :, width - 1 :].T)
+                outputs.append(whole(inputs[: width - 1 + part.lead].T[None])[0, :, width - 1 :].T)
             if part.count > part.lead:
                 columns = self._walk.columns(number, width, fresh.device)
-                outputs.append(_convolved(inputs[columns], weight, bias, activation))
+                outputs.append(mixed(inputs[columns].unbind(1)))
         return (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).T[None]
 
     def recurred(
@@ -355,37 +348,20 @@ def _trail(part: PackedPart, key: Key) -> SteppedTrail:
     return trail
 
 
-def _convolved(
-    seen: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
-) -> torch.Tensor:
-    """``[rows, channels]`` of the inputs ``[rows, width, channels]``; one product after the other, so that a row does
-    not depend on how many there are."""
-    return _mixed(list(seen.to(weight.dtype).unbind(1)), weight, bias, activation, seen.dtype)
-
-
-def _slid(
-    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
-) -> torch.Tensor:
-    """The same of rows that follow each other, of the inputs ``[width - 1 + rows, channels]``."""
-    wide, width = inputs.to(weight.dtype), weight.shape[-1]
-    taps = [wide[place : len(wide) - width + 1 + place] for place in range(width)]
-    return _mixed(taps, weight, bias, activation, inputs.dtype)
-
-
 def _mixed(
-    taps: Sequence[torch.Tensor],
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str | None,
-    kind: torch.dtype,
+    inputs: Sequence[torch.Tensor], *, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
 ) -> torch.Tensor:
+    """``[rows, channels]`` of the ``width`` inputs of each row, ``[rows, channels]`` each; one product after the other,
+    so that a row does not depend on how many there are."""
     from transformers.activations import ACT2FN
 
-    total = taps[0] * weight[:, 0]
-    for place in range(1, len(taps)):
-        total = total + taps[place] * weight[:, place]
+    total: torch.Tensor = inputs[0].to(weight.dtype) * weight[:, 0]
+    for place, given in enumerate(inputs[1:], start=1):
+        total = total + given.to(weight.dtype) * weight[:, place]
     if bias is not None:
         total = total + bias
     if activation in ("silu", "swish") and total.device.type == "cpu":
-        return silu(total.float()).to(kind)
-    return (total if activation is None else ACT2FN[activation](total)).to(kind)
+        total = silu(total.float())
+    elif activation is not None:
+        total = ACT2FN[activation](total)
+    return total.to(inputs[0].dtype)
