@@ -11,10 +11,12 @@ planner finds it worth its time in addition to the cheap draft.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from paceline.dictionary.index import Dictionary
-from paceline.drafters.base import Ask, Budget, Drafter, Enrich
-from paceline.drafters.compose import Union, joined
+from paceline.drafters.asking import answered
+from paceline.drafters.base import Drafter
+from paceline.drafters.compose import Beside
 from paceline.drafters.dictionary import DictSpec, shipped_for
 from paceline.drafters.forced import Forced
 from paceline.drafters.foresight import Foresight
@@ -42,7 +44,7 @@ class ShippedDictionaries(DictSpec):
         return shipped_for(vocabulary) if vocabulary is not None else ()
 
 
-class Auto(Union):
+class Auto(Beside):
     """The default method. A draft model and a trained head are its expensive parts."""
 
     name = "auto"
@@ -77,26 +79,14 @@ class Auto(Union):
         if head is not None:
             self.expensive += (ReDrafter(head=head, noise=noise),)
         super().__init__((*self.cheap, *self.expensive))
-        self.enriches = bool(self.expensive)
         self.costly_levels = max((part.levels(part.nodes) for part in self.expensive), default=0)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         return NODES + sum(sizes[len(self.cheap) :])
 
-    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        return [joined(trees) for trees in self._drafts(range(len(self.cheap)), asks)]
+    def _waits(self, part: Drafter) -> bool:
+        return part in self.expensive
 
-    def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
-        own = [Ask(state, budget) for state, budget, _ in asks]
-        more = self._drafts(range(len(self.cheap), len(self.parts)), own)
-        return [joined([ask.draft, *trees]) for ask, trees in zip(asks, more, strict=True)]
-
-    def _drafts(self, numbers: range, asks: Sequence[Ask]) -> list[tuple[DraftTree, ...]]:
-        """The drafts of some of the parts for each sequence, each no larger than suits the part."""
-        by_part: list[list[DraftTree]] = []
-        for number in numbers:
-            part = self.parts[number]
-            budgets = [Budget(min(ask.budget.nodes, part.nodes), ask.budget.depth) for ask in asks]
-            states = [ask.state[number] for ask in asks]
-            by_part.append(part.propose([Ask(*pair) for pair in zip(states, budgets, strict=True)]))
-        return list(zip(*by_part, strict=True))
+    def _valid(self, part: Drafter, verb: str, asks: Sequence[Any]) -> list[DraftTree]:
+        """The drafts of its own parts are valid."""
+        return answered(part, verb, asks, DraftTree)

@@ -22,7 +22,7 @@ from paceline.errors import InputError
 from paceline.law.scores import Array
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.targets.scores import Scores, read_wanted
-from paceline.tree import DraftTree
+from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Verdict
 from paceline.vocabulary import Vocabulary
 
@@ -60,12 +60,28 @@ class Ask(NamedTuple):
     budget: Budget
 
 
+class Ahead(NamedTuple):
+    """One sequence as if tokens of a draft followed, waiting for what follows those."""
+
+    state: Any
+    budget: Budget
+    """Of what follows."""
+    tokens: Sequence[int]
+
+
 class Enrich(NamedTuple):
     """One sequence with the draft of the cheap part, waiting for that of the expensive part."""
 
     state: Any
     budget: Budget
     draft: DraftTree
+    depth: int | None = None
+    """How deep the whole draft may go, where the expensive part is asked for fewer levels."""
+
+    @property
+    def whole(self) -> Budget:
+        """The budget of the whole draft."""
+        return self.budget if self.depth is None else replace(self.budget, depth=self.depth)
 
 
 class Seen(NamedTuple):
@@ -126,6 +142,8 @@ class Drafter:
     together with the text's length."""
     keeps: bool = False
     """Whether measurements let it keep from prompt to prompt what it learns. In a composition nothing is kept."""
+    copies: bool = False
+    """Whether it can go on `behind` drafts of others, at next to no cost."""
     enriches: bool = False
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""
@@ -170,6 +188,21 @@ class Drafter:
     def propose_one(self, state: Any, budget: Budget) -> DraftTree:
         """The draft of one sequence."""
         raise TypeError(f"drafter {type(self).__name__} overrides neither propose nor propose_one")
+
+    def behind(self, asks: Sequence[Ahead]) -> list[DraftTree]:
+        """What follows tokens of a draft, for each: the draft for the text as if they were emitted. Called only if it
+        `copies`, and changes nothing but counters."""
+        return [EMPTY] * len(asks)
+
+    def sure(self, state: Any) -> bool:
+        """Whether the next draft is very likely right, such as a long copy that was right so far. It then may be as
+        large as the budget, and wakes a planner that has stopped drafting; asked in every round while it has."""
+        return False
+
+    @property
+    def may_be_sure(self) -> bool:
+        """Whether `sure` need be called."""
+        return type(self).sure is not Drafter.sure
 
     def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
         """Each draft joined with that of the expensive part; called only if `enriches`."""

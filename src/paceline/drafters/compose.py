@@ -11,12 +11,23 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import admitted, answered, asked, counted
-from paceline.drafters.base import Ask, Drafter, Enrich, Seen
+from paceline.drafters.base import Ahead, Ask, Drafter, Enrich, Seen
+from paceline.drafters.continuing import continued
 from paceline.drafters.counters import NOTHING_COUNTED
 from paceline.law.scores import Array
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.tree import EMPTY, DraftTree, merge
 from paceline.vocabulary import Vocabulary
+
+
+class PartStates(list[Any]):
+    """The states of the parts for one text."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self.context = context
+        self.proposer: int | None = None
+        """Of parts that take turns, the number of the one that made the last draft."""
 
 
 class Composed(Drafter):
@@ -25,9 +36,10 @@ class Composed(Drafter):
     def __init__(self, parts: Sequence[Drafter]) -> None:
         self.parts = tuple(parts)
         self.nodes = self._nodes([part.nodes for part in self.parts])
-        self.enriches = any(part.enriches for part in self.parts)
-        costly = [part.costly_levels for part in self.parts if part.enriches or not self.enriches]
+        self.enriches = any(part.enriches or self._waits(part) for part in self.parts)
+        costly = [part.costly_levels for part in self.parts if part.enriches or self._waits(part) or not self.enriches]
         self.costly_levels = max(costly) if self.enriches else min(costly)
+        self.copies = any(part.copies for part in self.parts)
         if all(part.planner == "fixed" for part in self.parts):
             self.planner = "fixed"
         self.skips = all(part.skips or not part.observes for part in self.parts)
@@ -38,6 +50,10 @@ class Composed(Drafter):
     def _nodes(self, sizes: Sequence[int]) -> int:
         """The default size of a draft: of parts that take turns, the largest."""
         return max(sizes)
+
+    def _waits(self, part: Drafter) -> bool:
+        """Whether a part drafts only where the planner finds it worth its time, beside the drafts of the others."""
+        return False
 
     @property
     def needs(self) -> Want:  # type: ignore[override]
@@ -60,8 +76,8 @@ class Composed(Drafter):
             for part in self.parts:
                 disposed.callback(part.dispose)
 
-    def open(self, context: Context) -> list[Any]:
-        states: list[Any] = []
+    def open(self, context: Context) -> PartStates:
+        states = PartStates(context)
         with ExitStack() as opened:
             for part in self.parts:
                 states.append(asked(part, "open", context))
@@ -81,6 +97,14 @@ class Composed(Drafter):
     @property
     def observes(self) -> bool:
         return any(part.observes for part in self.parts)
+
+    def sure(self, state: list[Any]) -> bool:
+        pairs = zip(self.parts, state, strict=True)
+        return any(part.may_be_sure and asked(part, "sure", own) for part, own in pairs)
+
+    @property
+    def may_be_sure(self) -> bool:
+        return any(part.may_be_sure for part in self.parts)
 
     def counts(self, state: list[Any]) -> Mapping[str, float]:
         total = NOTHING_COUNTED
@@ -115,19 +139,10 @@ def _all_of(needs: Iterable[Want]) -> Want:
     return reduce(or_, some) if some else NOTHING
 
 
-class Turns(list[Any]):
-    """The states of parts that take turns, and the number of the part that made the last draft."""
-
-    proposer: int | None = None
-
-
 class Fallback(Composed):
     """``a,b``: for each sequence the first part that proposes anything; later parts are not asked."""
 
     name = "fallback"
-
-    def open(self, context: Context) -> Turns:
-        return Turns(super().open(context))
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         drafts = [EMPTY] * len(asks)
@@ -161,72 +176,85 @@ class Fallback(Composed):
                     drafts[i] = draft
         return drafts
 
+    def behind(self, asks: Sequence[Ahead]) -> list[DraftTree]:
+        """By the first part that copies and has something."""
+        drafts = [EMPTY] * len(asks)
+        for number, part in enumerate(self.parts):
+            empty = [i for i, draft in enumerate(drafts) if part.copies and not len(draft)]
+            own = [asks[i]._replace(state=asks[i].state[number]) for i in empty]
+            for i, draft in zip(empty, answered(part, "behind", own, DraftTree) if own else (), strict=True):
+                drafts[i] = draft
+        return drafts
+
 
 class Union(Composed):
-    """``a+b``: one tree of all parts with equal paths merged. It may be larger than the budget: the planner cuts it."""
+    """``a+b``: one tree of all parts with equal paths merged. It may be larger than the budget: the planner cuts it.
+
+    A part whose levels take time waits until the others have drafted, and is asked where the planner finds it worth its
+    time beside their drafts. What it then drafts is continued by the parts that copy the text (`continuing`).
+    """
 
     name = "union"
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         return sum(sizes)
 
+    def _waits(self, part: Drafter) -> bool:
+        """Beside others that take no time, or have an expensive part themselves."""
+        return part.costly_levels > 0 and not part.enriches and not all(each.costly_levels for each in self.parts)
+
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         by_part = [
-            self._valid(part, "propose", [Ask(state[number], budget) for state, budget in asks])
+            self._valid(part, "propose", [self._own(part, number, ask) for ask in asks])
             for number, part in enumerate(self.parts)
+            if not self._waits(part)
         ]
         return [joined(trees) for trees in zip(*by_part, strict=True)]
 
     def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
-        drafts = [[ask.draft] for ask in asks]
+        by_part = list[list[DraftTree]]()
         for number, part in enumerate(self.parts):
-            if part.enriches:
-                own = [Enrich(ask.state[number], ask.budget, EMPTY) for ask in asks]
-                for trees, more in zip(drafts, self._valid(part, "enrich", own), strict=True):
-                    trees.append(more)
-        return [joined(trees) for trees in drafts]
+            if self._waits(part):
+                own = [self._own(part, number, Ask(ask.state, ask.budget)) for ask in asks]
+                by_part.append(self._valid(part, "propose", own))
+            elif part.enriches:
+                more = [ask._replace(state=ask.state[number], draft=EMPTY) for ask in asks]
+                by_part.append(self._valid(part, "enrich", more))
+        drafts = [joined(trees) for trees in zip(*by_part, strict=True)]
+        if self.copies:
+            copying = {number: part for number, part in enumerate(self.parts) if part.copies}
+            drafts = continued(drafts, [Ask(ask.state, ask.whole) for ask in asks], copying)
+        return [joined([ask.draft, draft]) for ask, draft in zip(asks, drafts, strict=True)]
 
-    @staticmethod
-    def _valid(part: Drafter, verb: str, asks: Sequence[Any]) -> list[DraftTree]:
+    def behind(self, asks: Sequence[Ahead]) -> list[DraftTree]:
+        by_part = [
+            self._valid(part, "behind", [ask._replace(state=ask.state[number]) for ask in asks])
+            for number, part in enumerate(self.parts)
+            if part.copies
+        ]
+        return [joined(trees) for trees in zip(*by_part, strict=True)]
+
+    def _own(self, part: Drafter, number: int, ask: Ask) -> Ask:
+        """What a part is asked."""
+        return Ask(ask.state[number], ask.budget)
+
+    def _valid(self, part: Drafter, verb: str, asks: Sequence[Any]) -> list[DraftTree]:
         """A part's drafts, cut to their budgets and checked: an invalid one cannot be merged."""
         trees = answered(part, verb, asks, DraftTree)
         return [admitted(part, tree, part.leaves * ask.budget.nodes) for tree, ask in zip(trees, asks, strict=True)]
 
 
 class Beside(Union):
-    """A drafter with sources that cost next to nothing, each draft no larger than suits its part. A drafter whose
-    levels take time is asked only where the planner finds it worth that, beside what the sources draft."""
+    """A drafter beside sources that cost next to nothing. Each draft is no larger than suits its part, unless the part
+    is sure of it."""
 
     name = "beside"
 
-    def __init__(self, drafter: Drafter, sources: Sequence[Drafter]) -> None:
-        super().__init__((drafter, *sources))
-        self._waits = drafter.costly_levels > 0 and not drafter.enriches
-        if self._waits:
-            self.enriches, self.costly_levels = True, drafter.costly_levels
-
-    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        by_part = [
-            self._valid(part, "propose", self._within(asks, number))
-            for number, part in enumerate(self.parts)
-            if number or not self._waits
-        ]
-        return [joined(trees) for trees in zip(*by_part, strict=True)]
-
-    def enrich(self, asks: Sequence[Enrich]) -> list[DraftTree]:
-        if not self._waits:
-            return super().enrich(asks)
-        own = self._within([Ask(ask.state, ask.budget) for ask in asks], 0)
-        more = self._valid(self.parts[0], "propose", own)
-        return [joined([ask.draft, tree]) for ask, tree in zip(asks, more, strict=True)]
-
-    def _within(self, asks: Sequence[Ask], number: int) -> list[Ask]:
-        """What a part is asked, with no larger budgets than suit it."""
-        most = self.parts[number].nodes
-        return [
-            Ask(state[number], replace(budget, nodes=min(budget.nodes, most)) if budget.nodes > most else budget)
-            for state, budget in asks
-        ]
+    def _own(self, part: Drafter, number: int, ask: Ask) -> Ask:
+        (state, budget), most = super()._own(part, number, ask), part.nodes
+        if budget.nodes > most and not (part.may_be_sure and asked(part, "sure", state)):
+            budget = replace(budget, nodes=most)
+        return Ask(state, budget)
 
 
 def joined(trees: Sequence[DraftTree]) -> DraftTree:

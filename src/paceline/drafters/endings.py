@@ -113,12 +113,33 @@ class Endings:
             if size > len(ending):
                 break
             place = latest.get(ending[-1] if size == 1 else self._key(ending[-size:]))
-            starts.append(NONE if place is None else max(place, ~place))
+            if place is None:
+                break
+            starts.append(max(place, ~place))
+            if place < 0:  # it occurs once, and larger ones are not entered
+                break
         found = self._walk(starts, limit)
         if found:  # an n-gram that occurs once is not entered under larger sizes
             place, size = found[0]
             found[0] = place, self._reached(place, size, ending)
         return found
+
+    def behind(self, ahead: Sequence[int], limit: int, drafted: Sequence[int] = ()) -> list[tuple[int, int]]:
+        """The same for this text with the tokens ``ahead`` of it, among which places are, too, but for the last; and
+        with the tokens ``drafted`` behind those, among which there are none."""
+        most = self.sizes[-1]
+        whole = [*self.text[-most:], *ahead, *drafted]
+        if not ahead and not drafted:
+            return self.before(limit) if self._links else [self._newest] if self._newest is not None else []
+        found, first = self.like(whole[-most:], limit), len(whole) - len(ahead) - len(drafted)
+        more = list[tuple[int, int]]()
+        for at in range(first, first + len(ahead) - (not drafted)):
+            matched = 0
+            while matched <= at and matched < most and whole[at - matched] == whole[-1 - matched] != NONE:
+                matched += 1
+            if matched:
+                more.append((at - first + len(self.text), self.sizes[bisect_right(self.sizes, matched) - 1]))
+        return sorted(found + more, key=lambda place: (-place[1], -place[0]))[:limit] if more else found
 
     def _reached(self, place: int, size: int, ending: Sequence[int]) -> int:
         """The size of the match at a place that matches at ``size`` at least."""
@@ -156,8 +177,9 @@ class IndexedText:
     def copied(self, start: int, count: int, ahead: Sequence[int] = ()) -> list[int]:
         """``count`` tokens from a place on. A copy that reaches the end of the text, and of the tokens ``ahead`` of it,
         goes on into itself."""
-        piece = self.endings.text[start : start + count]
+        text = self.endings.text
+        piece = text[start : start + count]
         if len(piece) < count:
-            piece += ahead[: count - len(piece)]
+            piece += ahead[max(0, start - len(text)) :][: count - len(piece)]
             piece = (piece * -(-count // len(piece)))[:count]
         return piece

@@ -37,6 +37,6 @@ def beside(drafter: Drafter, given: Collection[str]) -> Drafter:
     sources = [source for source in (GIVEN[name]() for name in given) if source.name != drafter.name]
     if not sources:
         return drafter
-    joined = Beside(drafter, sources)
+    joined = Beside((drafter, *sources))
     joined.spec, joined.spec_options = drafter.spec, drafter.spec_options
     return joined

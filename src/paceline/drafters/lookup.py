@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.base import Ahead, Budget, Drafter, Seen
 from paceline.drafters.endings import Endings, IndexedText
 from paceline.errors import InputError
 from paceline.targets.base import Want
@@ -57,6 +57,7 @@ class Lookup(Drafter):
     source = "prompt lookup decoding (Saxena 2023); chain: ANPD (Ou et al. 2024); next: LogitSpec (Liu et al. 2025)"
     unfit = "text that repeats neither its prompt nor itself"
     skips = True
+    copies = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"paper": {"room": 10}})
 
     def __init__(
@@ -115,6 +116,16 @@ class Lookup(Drafter):
         guessed = DraftTree.from_beams(beams, source=self.name + NEXT, scores=scores)
         return merge([tree, guessed]).top(budget.nodes)
 
+    def behind(self, asks: Sequence[Ahead]) -> list[DraftTree]:
+        return [self._behind(*ask) for ask in asks]
+
+    def _behind(self, state: LookupState | Context, budget: Budget, ahead: Sequence[int]) -> DraftTree:
+        if isinstance(state, Context):
+            return self.propose_one(state.extended(ahead), budget)
+        state.catch_up()
+        count = min(budget.nodes, budget.depth)
+        return DraftTree.chain(self._following(state, [], count, ahead)[:count], source=self.name)
+
     def _copied(self, state: LookupState, count: int) -> DraftTree:
         """The continuation of the text. Unless a copy reaches the end of the text, it is a piece of the text's own
         memory."""
@@ -128,20 +139,17 @@ class Lookup(Drafter):
             piece = np.resize(piece, count)
         return DraftTree(piece, parents, unsure, (self.name,) * count, FIXED)
 
-    def _following(self, text: LookupState, ahead: list[int], count: int) -> list[int]:
-        """At most ``count`` tokens that follow the text with the tokens ``ahead`` of it."""
-        drafted = list(ahead)
-        while len(drafted) < len(ahead) + count and (place := self._place(text, drafted)) is not None:
-            drafted += text.copied(place + 1, 1 if self.chain else count, drafted)
-        return drafted[len(ahead) :]
+    def _following(self, text: LookupState, drafted: list[int], count: int, ahead: Sequence[int] = ()) -> list[int]:
+        """At most ``count`` tokens that follow the text with the tokens ``ahead`` and those ``drafted`` behind it."""
+        grown = list(drafted)
+        while len(grown) < len(drafted) + count and (place := self._place(text, ahead, grown)) is not None:
+            grown += text.copied(place + 1, 1 if self.chain else count, [*ahead, *grown])
+        return grown[len(drafted) :]
 
-    def _place(self, text: LookupState, drafted: list[int]) -> int | None:
-        """The latest place in the text of the longest ending of the text with its draft."""
-        least, most = self.sizes.start, self.sizes.stop - 1
-        if not drafted:
-            return text.endings.latest(least)
-        found = text.endings.like((text.endings.text[-most:] + drafted)[-most:], 1)
-        return found[0][0] if found and found[0][1] >= least else None
+    def _place(self, text: LookupState, ahead: Sequence[int], drafted: list[int]) -> int | None:
+        """The latest place of the longest ending of the text with its draft, in the text or ``ahead`` of it."""
+        found = text.endings.behind(ahead, 1, drafted)
+        return found[0][0] if found and found[0][1] >= self.sizes.start else None
 
 
 def first_with_room(text: Ints, sizes: range, room: int) -> Ints:

@@ -5,6 +5,9 @@ there is room. Each place votes for its continuation (`votes`): a continuation t
 match comes first, and if places disagree the draft branches. A copy that reaches the end of the text continues into
 itself.
 
+Where the text copies a passage of itself with edits, such as one with another name in it, the draft also goes on as the
+copy does behind its edits (`edited`).
+
 Places in earlier texts (``remember=``) and in a corpus (``corpus=``) vote, too, but as if their match were a token
 shorter: of equal matches the text itself predicts better.
 """
@@ -14,18 +17,19 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.context import Context
-from paceline.drafters.base import Budget, Drafter, Seen
+from paceline.drafters.base import Ahead, Budget, Drafter, Seen
 from paceline.drafters.datastore import Datastore
+from paceline.drafters.edited import SURE, OwnCopy
 from paceline.drafters.endings import IndexedText
 from paceline.drafters.memory import Memory
 from paceline.drafters.noise import SharedNoise, hides_noise, wants_noise
 from paceline.drafters.votes import LONGEST, Vote, even, grow, ranked
 from paceline.errors import InputError
 from paceline.targets.base import Target
-from paceline.tree import DraftTree
+from paceline.tree import EMPTY, DraftTree, merge
 from paceline.vocabulary import Vocabulary
 
 PLACES = 16
@@ -44,10 +48,26 @@ class SuffixState(IndexedText):
     noise: SharedNoise | None = None
     memory: Memory | None = None
 
-    def votes(self, count: int) -> list[Vote]:
-        """The places in the text itself that end as it does, each with the ``count`` tokens that followed."""
-        found = zip(self.endings.before(PLACES), WEIGHTS, strict=False)
-        return [Vote(self.copied(place + 1, count), size, weight) for (place, size), weight in found]
+    copy: OwnCopy = field(init=False)
+    """The passage that the text copies, if it does."""
+
+    def __post_init__(self) -> None:
+        super().catch_up()
+        self.copy = OwnCopy.of(self.context, self.endings)
+
+    def catch_up(self) -> None:
+        """Index the tokens that are new, and follow the copy through them."""
+        known = len(self.endings.text)
+        if len(self.context) > known:
+            for token in self.context.listed(known):
+                self.endings.extend((token,))
+                self.copy.follow(token)
+
+    def votes(self, count: int, ahead: Sequence[int] = ()) -> list[Vote]:
+        """The places in the text itself that end as it does, with the tokens ``ahead`` of it, each with the ``count``
+        tokens that followed."""
+        found = zip(self.endings.behind(ahead, PLACES), WEIGHTS, strict=False)
+        return [Vote(self.copied(place + 1, count, ahead), size, weight) for (place, size), weight in found]
 
 
 class Suffix(Drafter):
@@ -58,6 +78,7 @@ class Suffix(Drafter):
     source = "SuffixDecoding (Oliaro et al. 2024), SAM decoding (Hu et al. 2024)"
     unfit = "text that repeats neither its prompt nor itself"
     skips = True
+    copies = True
     nodes = 16
 
     def __init__(
@@ -89,16 +110,49 @@ class Suffix(Drafter):
 
     def propose_one(self, state: SuffixState, budget: Budget) -> DraftTree:
         state.catch_up()
-        count = min(budget.nodes, budget.depth)
-        votes = state.votes(count)
-        if state.memory is not None or self._corpus is not None:
-            votes += self._foreign(state, count)
-        return grow(votes, budget.nodes, budget.depth, self.name, state.noise)
+        votes = state.votes(min(budget.nodes, budget.depth))
+        return self._grown(state, votes, state.copy, budget, state.noise)
 
-    def _foreign(self, state: SuffixState, count: int) -> list[Vote]:
+    def behind(self, asks: Sequence[Ahead]) -> list[DraftTree]:
+        return [self._behind(*ask) for ask in asks]
+
+    def _behind(self, state: SuffixState, budget: Budget, ahead: Sequence[int]) -> DraftTree:
+        """Behind a guess only what ends in as many known tokens as are sure to be no chance."""
+        state.catch_up()
+        votes, copy = state.votes(min(budget.nodes, budget.depth), ahead), state.copy
+        if copy.following:
+            copy = copy.ahead(ahead)
+        elif not votes or votes[0].length < SURE:
+            return EMPTY
+        noise = None if state.noise is None else SharedNoise(state.context.extended(ahead))
+        return self._grown(state, votes, copy, budget, noise, ahead)
+
+    def _grown(
+        self,
+        state: SuffixState,
+        votes: list[Vote],
+        copy: OwnCopy,
+        budget: Budget,
+        noise: SharedNoise | None,
+        ahead: Sequence[int] = (),
+    ) -> DraftTree:
+        """The tree of votes and, where the text copies a passage, of its copy."""
+        if state.memory is not None or self._corpus is not None:
+            votes = votes + self._foreign(state, min(budget.nodes, budget.depth), ahead)
+        tree = grow(votes, budget.nodes, budget.depth, self.name, noise)
+        if not copy.places or budget.empty:
+            return tree
+        own = copy.drafted_from(budget, self.name).head(budget.nodes, depth=budget.depth)
+        return merge([own, tree]).top(budget.nodes)
+
+    def sure(self, state: SuffixState) -> bool:
+        state.catch_up()
+        return state.copy.agrees
+
+    def _foreign(self, state: SuffixState, count: int, ahead: Sequence[int]) -> list[Vote]:
         """The votes of other texts."""
         votes: list[Vote] = []
-        ending = state.endings.text[-LONGEST:]
+        ending = [*state.endings.text[-LONGEST:], *ahead][-LONGEST:]
         if state.memory is not None:
             found = zip(state.memory.following(ending, PLACES, count), WEIGHTS, strict=False)
             votes += [Vote(tokens, size - FOREIGN, weight) for (tokens, size), weight in found if size > FOREIGN]

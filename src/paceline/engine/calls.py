@@ -6,6 +6,7 @@ sequence, and returns a list of answers, so a driver answers calls with the same
 =========  ==========  ==================  ====================  =================================================
 verb       of          payload             answer                asks
 =========  ==========  ==================  ====================  =================================================
+wake       planner     `Resting`           bool                  is a text that rests without drafts to be planned now?
 plan       planner     `Room`              `Budget`              how large may the next draft be?
 propose    drafter     `Ask`               `DraftTree`           a draft within this budget
 worth      planner     `Draft`             int                   how many levels of the drafter's expensive part pay?
@@ -41,14 +42,21 @@ from paceline.planning.base import Cut
 from paceline.targets.scores import Scores, read_choices
 from paceline.tree import ROOT, DraftTree, Ints
 
-BEFORE = ("plan", "propose", "worth", "enrich", "cut", "score")
+BEFORE = ("wake", "plan", "propose", "worth", "enrich", "cut", "score")
 """The calls of a round up to its forward, in their order; each is made once at most."""
 AFTER = ("law", "read", "observe", "review", "show")
 """The calls after the forward: a law per token, what is learnt, and the text's observer. A round is over, and its
 tokens can be handed out, once no such call is left."""
 
 UNANSWERED = frozenset({"read", "observe", "review"})
-DRAFTING: dict[str, type] = {"plan": Budget, "propose": DraftTree, "worth": int, "enrich": DraftTree, "cut": Cut}
+DRAFTING: dict[str, type] = {
+    "wake": bool,
+    "plan": Budget,
+    "propose": DraftTree,
+    "worth": int,
+    "enrich": DraftTree,
+    "cut": Cut,
+}
 """The calls that only drafts need, and the types of their answers: where one fails, a text goes on without drafts."""
 
 

@@ -114,6 +114,11 @@ class Drafting:
         return self.on and self.drafter.observes
 
     @property
+    def may_be_sure(self) -> bool:
+        """Whether the drafter may be sure of a draft before the planner asks for one."""
+        return self.on and self.drafter.may_be_sure
+
+    @property
     def reads(self) -> bool:
         """Whether it reads the scores before that."""
         return self.drafter.needs.top > 0 or type(self.drafter).read is not Drafter.read

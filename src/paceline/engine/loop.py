@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from paceline.context import Context
-from paceline.drafters.asking import admitted
+from paceline.drafters.asking import admitted, asked
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Plain, Seen
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
 from paceline.engine.counters import Ledger, Round
@@ -24,7 +24,7 @@ from paceline.engine.emission import Emission, TokenLogprobs
 from paceline.engine.observe import AUDIENCE, Observed, Observer, Showing
 from paceline.errors import DrafterError, InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
-from paceline.planning.base import Draft, Outcome, Planner, Room
+from paceline.planning.base import Draft, Outcome, Planner, Resting, Room
 from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target
 from paceline.targets.reading import best_tokens
 from paceline.targets.scores import Scores
@@ -108,6 +108,8 @@ class Session:
     def _round(self) -> Flow:
         """Plan, draft, score, judge, keep, learn."""
         draft, rests = self._resting, self._rest > 0
+        if rests and self._drafting.may_be_sure:
+            rests = not (yield from self._woken())
         if rests:
             self._rest -= 1
         else:
@@ -123,6 +125,17 @@ class Session:
             yield from self._review(draft, verdict)
         record = self._record(position, draft, verdict)
         yield from self._end_round(record, draft.cut.tree, verdict, scores)
+
+    def _woken(self) -> Generator[Call, Reply, bool]:
+        """Whether the planner is asked again before it has rested, since the drafter is sure of its next draft, or that
+        of a text which rests together with this one."""
+        try:
+            sure = asked(self.drafter, "sure", self._drafting.state)
+            woken: bool = yield from self._call("wake", self.planner, Resting(self.context, sure))
+        except DrafterError as error:
+            self._drafting.stop(error)
+            return False
+        return woken
 
     def _drafted(self) -> Generator[Call, Reply, Drafted]:
         """Plan and draft."""
@@ -180,7 +193,8 @@ class Session:
         if not levels:
             return draft
         budget = replace(draft.budget, depth=min(draft.budget.depth, levels))
-        tree = yield from self._call("enrich", self.drafter, Enrich(self._drafting.state, budget, draft.tree))
+        ask = Enrich(self._drafting.state, budget, draft.tree, draft.budget.depth)
+        tree = yield from self._call("enrich", self.drafter, ask)
         return draft._replace(tree=self._admit(tree, draft.budget), levels=levels)
 
     def _admit(self, tree: DraftTree, budget: Budget) -> DraftTree:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from paceline.context import Context
 from paceline.drafters.asking import admitted, answered
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
-from paceline.planning.base import Draft, Outcome, Planner, Room
+from paceline.planning.base import Draft, Outcome, Planner, Resting, Room
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, ROOT, DraftTree, is_chain
 from paceline.verify import Verdict
@@ -163,6 +163,8 @@ class Served:
     def _asked(self, texts: Sequence[ServedText]) -> list[tuple[ServedText, Budget]]:
         """The texts that are drafted for, and how much."""
         planned, rooms = list[ServedText](), list[Room]()
+        if self.drafter.may_be_sure:
+            self._wake([text for text in texts if text.rest and not text.off])
         for text in texts:
             text.proposed = text.sent = EMPTY
             text.rest, text.planned = max(0, text.rest - 1), text.rest == 0
@@ -183,6 +185,18 @@ class Served:
                 asked.append((text, budget.within(depth)))
         return asked
 
+    def _wake(self, texts: Sequence[ServedText]) -> None:
+        """End the rest of texts that the planner wants to be asked about, since the drafter is sure of a draft."""
+        resting = list[Resting]()
+        for text in texts:
+            try:
+                resting.append(Resting(text.context, self.drafter.sure(text.state)))
+            except Exception as error:
+                self._leave(text, error)
+                resting.append(Resting(text.context, sure=False))
+        for text, woken in zip(texts, self.planner.wake(resting) if resting else (), strict=True):
+            text.rest = 0 if woken else text.rest
+
     def _proposed(self, asked: Sequence[tuple[ServedText, Budget]]) -> list[tuple[ServedText, Draft]]:
         """Drafts, with the expensive part of the drafter where that is worth its time."""
         try:
@@ -201,7 +215,12 @@ class Served:
     def _enriched(self, cheap: Sequence[tuple[ServedText, Draft]]) -> list[tuple[ServedText, Draft]]:
         levels = self.planner.worth([draft for _, draft in cheap])
         asks = [
-            Enrich(text.state, replace(draft.budget, depth=min(draft.budget.depth, count)), draft.tree)
+            Enrich(
+                text.state,
+                replace(draft.budget, depth=min(draft.budget.depth, count)),
+                draft.tree,
+                draft.budget.depth,
+            )
             for (text, draft), count in zip(cheap, levels, strict=True)
             if count
         ]

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter
-from paceline.planning.base import Cut, Draft, Outcome, Planner, Room, Why
+from paceline.planning.base import Cut, Draft, Outcome, Planner, Resting, Room, Why
 from paceline.planning.choice import ChosenNodes, Weighed
 from paceline.planning.costs import Costs
 from paceline.planning.effort import Effort
@@ -60,6 +60,14 @@ class Adaptive(Planner):
     def awake(self, context: Context) -> bool:
         with self._lock:
             return not self._known(context).asleep
+
+    def wake(self, resting: Sequence[Resting]) -> list[bool]:
+        """Texts that share what is known rest together, so one that is sure wakes all of them."""
+        with self._lock:
+            known = [self._known(context) for context, _ in resting]
+            sure = {each for each, one in zip(known, resting, strict=True) if one.sure}
+            woken = {each for each in sure if each.wake()}
+            return [each in woken for each in known]
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
         with self._lock:

@@ -54,6 +54,10 @@ class BackOff(RecentMean):
     """Tokens lost by the rounds with it so far."""
     left: int = 0
     """Rounds for which it is still left out."""
+    woken: float | None = None
+    """Tokens gained by the rounds with it since it was woken; None if it was not."""
+    deaf: bool = False
+    """Whether it cannot be woken, since that brought nothing before it was left out."""
 
     @property
     def active(self) -> bool:
@@ -63,14 +67,26 @@ class BackOff(RecentMean):
     def passed(self, rounds: int = 1) -> None:
         """Rounds went by without it."""
         self.left = max(0, self.left - rounds)
+        self.deaf = self.deaf and self.active
+
+    def wake(self) -> bool:
+        """Try it again before its time, and whether that is done."""
+        if self.deaf:
+            return False
+        self.left, self.woken = 0, 0.0
+        return True
 
     def judge(self, value: float, patience: float) -> None:
         """A round with it was worth ``value`` tokens, its time deducted; ``patience`` is what a round may lose."""
         self.add(value)
         self.lost = max(0.0, self.lost - value)
+        if self.woken is not None:
+            self.woken += value
         if self.value < 0 and (self.times >= TRIED or self.lost > BEARABLE):
             self.left = min(LONGEST, int(self.lost / patience))
             self.times, self.lost = 0, 0.0
+            self.deaf = self.active and self.woken is not None and self.woken <= 0
+            self.woken = None
 
 
 @dataclass(eq=False)
@@ -91,6 +107,10 @@ class SharedRest:
         self._ends.clear()
         if rounds > 1:
             self._ends.update((context, len(context) + rounds) for context in contexts)
+
+    def end(self) -> None:
+        """It is over before its time, for all."""
+        self.begin((), 0)
 
     def join(self, contexts: Sequence[Context]) -> int:
         """For how many rounds these texts rest because the texts that they join do; 0 if those do not, or if the rest

@@ -23,6 +23,14 @@ class Room(NamedTuple):
     depth: int
 
 
+class Resting(NamedTuple):
+    """A sequence in a round without a draft for which the planner is not asked, and whether its drafter is sure of the
+    next draft."""
+
+    context: Context
+    sure: bool
+
+
 class Draft(NamedTuple):
     """A draft, the sequence that it is for, and the budget that it was made under, which it may exceed in nodes."""
 
@@ -95,6 +103,10 @@ class Planner:
         """Whether a draft may soon be made for this text, which begins: else a drafter that skips rounds is not shown
         the end of the prompt. Changes nothing."""
         return True
+
+    def wake(self, resting: Sequence[Resting]) -> list[bool]:
+        """Whether these sequences, whose last budgets were for several rounds, are planned in this one already."""
+        return [False] * len(resting)
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:
         """How much the next draft of each sequence may hold. They will be scored together."""

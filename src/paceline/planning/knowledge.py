@@ -162,6 +162,13 @@ class Knowledge:
         """Seconds of drafting without the expensive part, at this batch size."""
         return self.effort.cheap[self.round.batch.bit_length()]
 
+    def wake(self) -> bool:
+        """Draft again, since a draft is sure; False where the last one that was has brought nothing."""
+        if not self.backoff.wake():
+            return False
+        self.rest.end()
+        return True
+
     def begin(self, contexts: Sequence[Context], length: int) -> Budget | None:
         """Begin a round. The empty budget of its drafts, if nothing is drafted in it. Texts that join others which rest
         do as they do: alone they would be planned as a smaller batch."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.base import Drafter
-from paceline.drafters.compose import Fallback, Turns
+from paceline.drafters.compose import Fallback, PartStates
 
 
 class Counted(Fallback):
@@ -17,7 +17,7 @@ class Counted(Fallback):
         self.spec = inner.spec or inner.name or type(inner).__name__
         self.open_states = 0
 
-    def open(self, context: Context) -> Turns:
+    def open(self, context: Context) -> PartStates:
         states = super().open(context)
         self.open_states += 1
         return states

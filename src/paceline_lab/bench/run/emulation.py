@@ -1,4 +1,5 @@
-"""Emulation: a text is the oracle, so no model is run and the engine counts rounds for exactly that text."""
+"""Known texts. They are followed by methods through a model's forwards, or replayed: then the text is the oracle, no
+model is run, and the engine counts rounds for exactly that text."""
 
 from __future__ import annotations
 
@@ -17,22 +18,33 @@ from paceline.drafters import make_drafter
 from paceline.errors import InputError
 from paceline.targets.replay import ReplayTarget, open_vocabulary
 from paceline.vocabulary import Vocabulary
-from paceline_lab.bench.suites import Prompt, Workload
+from paceline_lab.bench.suites import Workload
 from paceline_lab.bench.tally import StepTally
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
-    """Texts as one target, and where in each of them the prompt ends."""
+class KnownTexts:
+    """Texts by the keys of their prompts, and where in each of them the prompt ends."""
 
-    target: ReplayTarget
-    vocabulary: Vocabulary
     texts: dict[str, Ints]
     starts: dict[str, int]
 
-    def prompt(self, prompt: Prompt, turn: int, answers: Sequence[str]) -> Ints:
+    @classmethod
+    def of(cls, workload: Workload, vocabulary: Vocabulary) -> KnownTexts:
+        """The prompts of a workload whose texts are known. A text is encoded as a whole, as a model that wrote it well
+        would have, and cut where the prompt's own ids end."""
+        texts: dict[str, Ints] = {}
+        starts: dict[str, int] = {}
+        for prompt in workload.prompts:
+            if prompt.script is None or prompt.chat:
+                continue
+            texts[prompt.key] = vocabulary.encode(prompt.turns[0] + prompt.script)
+            starts[prompt.key] = min(len(vocabulary.encode(prompt.turns[0])), len(texts[prompt.key]) - 1)
+        return cls(texts=texts, starts=starts)
+
+    def prompt(self, key: str) -> Ints:
         """The ids of a text up to where writing begins."""
-        return self.texts[prompt.key][: self.starts[prompt.key]]
+        return self.texts[key][: self.starts[key]]
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -40,22 +52,22 @@ class Replay:
         return {key: len(text) - self.starts[key] for key, text in self.texts.items()}
 
 
-def replay(workload: Workload, model: str | Path) -> Replay:
-    """A workload whose texts are known, in the tokens of a model of which nothing but the tokenizer is read.
+@dataclass(frozen=True, kw_only=True)
+class Replay(KnownTexts):
+    """Texts as one target."""
 
-    A text is encoded as a whole, as a model that wrote it well would have, and cut where the prompt's own ids end.
-    """
+    target: ReplayTarget
+    vocabulary: Vocabulary
+
+
+def replay(workload: Workload, model: str | Path) -> Replay:
+    """A workload whose texts are known, in the tokens of a model of which nothing but the tokenizer is read."""
     vocabulary = open_vocabulary(model)
-    texts: dict[str, Ints] = {}
-    starts: dict[str, int] = {}
-    for prompt in workload.prompts:
-        assert prompt.script is not None, "a text that is replayed is known"
-        texts[prompt.key] = vocabulary.encode(prompt.turns[0] + prompt.script)
-        starts[prompt.key] = min(len(vocabulary.encode(prompt.turns[0])), len(texts[prompt.key]) - 1)
-    _refuse_alike(texts, starts)
+    known = KnownTexts.of(workload, vocabulary)
+    _refuse_alike(known.texts, known.starts)
     name = f"replay in the tokens of {model}"
-    target = ReplayTarget(list(texts.values()), vocabulary.size, name=name)
-    return Replay(target=target, vocabulary=vocabulary, texts=texts, starts=starts)
+    target = ReplayTarget(list(known.texts.values()), vocabulary.size, name=name)
+    return Replay(target=target, vocabulary=vocabulary, texts=known.texts, starts=known.starts)
 
 
 def _refuse_alike(texts: dict[str, Ints], starts: dict[str, int]) -> None:

@@ -6,8 +6,9 @@ decoding's.
 
 There are two modes. *Free*: each contestant generates on its own, and its text is compared with plain decoding's.
 *Followed*: plain decoding's text is recorded first, untimed, and our methods follow it through real forwards and real
-choices. All then do the same work, although near ties of a half-precision type would make their texts differ. Other
-libraries cannot follow a text and generate freely in both modes.
+choices. All then do the same work, although near ties of a half-precision type would make their texts differ. Where a
+prompt says how it goes on, all methods, plain decoding among them, follow that text instead. Other libraries cannot
+follow a text and generate freely in both modes.
 
 The next turn of a conversation follows plain decoding's answer, for every contestant.
 """
@@ -25,6 +26,7 @@ from paceline.law import Sampling
 from paceline_lab.bench.race import Race
 from paceline_lab.bench.run.contestant import Job, TextContestant, Work, Written, cut
 from paceline_lab.bench.run.directory import Run, add, go_on, keep_whole, write_about
+from paceline_lab.bench.run.emulation import KnownTexts
 from paceline_lab.bench.run.judge import Judge
 from paceline_lab.bench.run.keeping import Spell, kept, times
 from paceline_lab.bench.run.ours import Ours
@@ -88,8 +90,8 @@ class Referee:
     encode: Encode
     text: Spell
     judge: Judge
-    lengths: Mapping[str, int] = field(default_factory=dict)
-    """How many tokens can follow a prompt, of those whose text has an end that is known."""
+    known: KnownTexts = field(default_factory=lambda: KnownTexts(texts={}, starts={}))
+    """The texts that are replayed or followed, of prompts that say how they go on."""
 
     @property
     def plain(self) -> Ours:
@@ -166,8 +168,9 @@ class Referee:
 
     def job(self, prompt: Prompt, turn: int, answers: Sequence[str]) -> Job:
         """The text to write after a turn. A prompt that leaves no room in the context loses its beginning."""
-        ids, how = self.encode(prompt, turn, answers), self.conditions
-        length = min(how.max_new_tokens, self.lengths.get(prompt.key, how.max_new_tokens))
+        text, how = self.known.texts.get(prompt.key), self.conditions
+        ids = self.encode(prompt, turn, answers) if text is None else self.known.prompt(prompt.key)
+        length = how.max_new_tokens if text is None else min(how.max_new_tokens, len(text) - len(ids))
         if how.context_length is not None and len(ids) + length > how.context_length:
             ids = ids[-max(1, how.context_length - length) :]
             shortened = self.run.about.workload.setdefault("shortened", [])
@@ -175,10 +178,15 @@ class Referee:
                 shortened.append(prompt.key)
                 shortened.sort()
                 write_about(self.run)
-        return Job(prompt=ids, sampling=how.sampling, max_new_tokens=length, eos=how.eos)
+        script = None
+        if text is not None and how.follow:
+            script = np.concatenate([ids, text[self.known.starts[prompt.key] :][:length]])
+        return Job(prompt=ids, sampling=how.sampling, max_new_tokens=length, eos=how.eos, script=script)
 
     def _followed(self, job: Job) -> Job:
-        """The same job with plain decoding's text to follow."""
+        """The same job with a text to follow: if none is known, plain decoding's."""
+        if job.script is not None:
+            return job
         text = self.plain.write(job, self.race.clock).tokens
         return replace(job, script=np.concatenate([job.prompt, np.asarray(text, np.int64)]))
 

@@ -33,7 +33,7 @@ from paceline_lab.bench.peers.weights import PeerWeights
 from paceline_lab.bench.race import Gauge, Progress, Race, silent
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant
 from paceline_lab.bench.run.directory import begin, check_place
-from paceline_lab.bench.run.emulation import replay, stopped
+from paceline_lab.bench.run.emulation import KnownTexts, replay, stopped
 from paceline_lab.bench.run.judge import Judge
 from paceline_lab.bench.run.keeping import pieces_of
 from paceline_lab.bench.run.ours import DraftedBy, Ours, Watch, parted, planner_of
@@ -158,6 +158,7 @@ def opened(
             "tokenizer_config.json into the model's folder"
         )
     conditions = options.conditions(target, 0 if replayed is None else max(replayed.lengths.values()))
+    known = replayed or (KnownTexts.of(workload, vocabulary) if conditions.follow else KnownTexts(texts={}, starts={}))
     how = DraftedBy(
         vocabulary=vocabulary,
         draft_model=DraftModel.load(options.draft_model, target) if options.draft_model else None,
@@ -204,10 +205,10 @@ def opened(
             contestants=contestants,
             conditions=conditions,
             workload=workload,
-            encode=partial(encode, vocabulary) if replayed is None else replayed.prompt,
+            encode=partial(encode, vocabulary),
             text=pieces_of(vocabulary),
             judge=Judge(target, how.rule),
-            lengths={} if replayed is None else replayed.lengths,
+            known=known,
         )
 
 
