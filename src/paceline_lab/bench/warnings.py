@@ -193,7 +193,8 @@ def _work(summary: Summary) -> Iterator[str]:
         )
     if recipe.get("follow"):
         free = "" if all(entry.get("ours", True) for entry in summary.run.about.entries) else "; peers wrote freely"
-        followed = f"methods followed plain decoding's recorded text, so all did the same work{free}"
+        whose = "the texts that the prompts name" if summary.run.about.workload.get("known") else _PLAINS
+        followed = f"methods followed {whose}, so all did the same work{free}"
         rates = [
             f"{entry} {figures.flips_per_1000:.1f}"
             for entry in summary.entries
@@ -212,6 +213,9 @@ def _energy(summary: Summary) -> Iterator[str]:
         watts = energy.get("watts")
         power = "" if watts is None or not math.isfinite(watts) else f" of {watts:g} W"
         yield f"energy is an estimate from a stated power{power}, not measured"
+
+
+_PLAINS = "plain decoding's recorded text"
 
 
 def _each(found: Mapping[str, object]) -> str:

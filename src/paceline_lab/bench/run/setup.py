@@ -185,7 +185,7 @@ def opened(
             entries=[
                 {"name": contestant.name, "ours": contestant.ours, **contestant.facts()} for contestant in contestants
             ],
-            workload=_described(workload, conditions),
+            workload=_described(workload, conditions) | ({"known": len(known.texts)} if known.texts else {}),
             missing=missing,
             energy=metering,
             sittings=[sitting(shlex.join(["paceline", *sys.argv[1:]]))],
