@@ -19,7 +19,7 @@ from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
 from paceline.drafters.asking import fit
 from paceline.drafters.networks.assistant import DraftModel
-from paceline.drafters.networks.redrafter.drafter import shipped_head
+from paceline.drafters.networks.heads import shipped_head
 from paceline.drafters.spec import BUILT_IN
 from paceline.engine.serial import run
 from paceline.planning.base import Planner

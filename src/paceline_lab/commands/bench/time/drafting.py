@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 @contextmanager
 def _asked(lm: LanguageModel | None, made: MadeUpModel) -> Iterator[list[DraftTask]]:
     """Every method at every size and temperature; those that take a dictionary have one of the made-up text."""
-    from paceline.drafters.networks.redrafter.drafter import shipped_head
+    from paceline.drafters.networks.heads import shipped_head
     from paceline_lab.bench.times.drafting import DraftTask
     from paceline_lab.bench.times.made_up import write_dictionary
 
