@@ -469,7 +469,7 @@ ROOM_LINES = {
         "verify": 200,
         "dictionary": 900,
         "targets": 16600,
-        "drafters": 9100,
+        "drafters": 11600,
         "planning": 2450,
         "engine": 1900,
         "api": 2800,
