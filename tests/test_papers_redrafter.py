@@ -220,7 +220,7 @@ def test_temperatures_are_compared(tmp_path: Path) -> None:
     assert len(rows) == len(kinds) == 6
     assert len(found.panels) == 6
     assert [panel.across for panel in found.panels] == ["method"] * 2 + ["category"] * 4
-    assert any("Medusa and EAGLE, are absent" in note for note in found.notes)
+    assert any("Medusa and EAGLE, are here where" in note for note in found.notes)
 
 
 def test_arrivals_are_compared_with_the_slowest_rate(tmp_path: Path) -> None:
