@@ -11,7 +11,6 @@ planner finds it worth its time in addition to the cheap draft.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from paceline.dictionary.index import Dictionary
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich
@@ -50,9 +49,8 @@ HEADS: Mapping[str, Callable[..., Drafter]] = {REDRAFTER: ReDrafter}
 
 
 def drafter_by(head: str, noise: str | None) -> Drafter:
-    """The method that a trained head is for. A folder without one is left to a method to refuse."""
-    folder = Path(head)
-    kind = REDRAFTER if head == SHIPPED_HEAD or not folder.is_dir() else method_for(folder)
+    """The method that a trained head is for."""
+    kind = REDRAFTER if head == SHIPPED_HEAD else method_for(head)
     return HEADS[kind](head=head, noise=noise)
 
 

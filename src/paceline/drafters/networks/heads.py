@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.errors import DamagedFile, InputError
 from paceline.files.reading import damaged, parse, read_file
+from paceline.targets import hub
 from paceline.targets.pocket.names import BALLAST_MARK, POCKET_NAMES
 
 SHIPPED = "shipped"
@@ -17,6 +18,8 @@ MEND = "train it again, or copy it again"
 
 REDRAFTER, MEDUSA, HYDRA, EAGLE, BLOCK = KINDS = ("redrafter", "medusa", "hydra", "eagle", "block")
 """The methods that draft with a head."""
+FILES = ("*.json", "*.safetensors", "*.bin", "*.pt")
+"""What is downloaded of a head on the hub."""
 OF_FILES = {"medusa_lm_head": MEDUSA, "hydra_lm_head": HYDRA}
 """By the beginning of a weight file's name."""
 OF_TYPES = {
@@ -55,7 +58,7 @@ def shipped_folder(method: str) -> Path:
 
 def folder_of(named: str | Path, model: str, method: str) -> Path:
     """The folder of a head that a user named, or that comes with the package for this model."""
-    folder = shipped_head(model, method) if named == SHIPPED else Path(named)
+    folder = shipped_head(model, method) if named == SHIPPED else found_folder(named)
     if folder is None:
         raise InputError(
             f"no head for {model} comes with paceline; train one with 'paceline train {method}' and give head=FOLDER"
@@ -63,6 +66,16 @@ def folder_of(named: str | Path, model: str, method: str) -> Path:
     if folder.is_file():
         raise InputError(f"{folder} is a file; give the folder that 'paceline train {method}' wrote")
     return folder
+
+
+def found_folder(named: str | Path) -> Path:
+    """The folder of this name, or that of a head on the hub, downloaded."""
+    folder = Path(named)
+    if folder.exists() or not hub.NAME.fullmatch(str(named)):
+        return folder
+    if (fetched := hub.downloaded(str(named), FILES)) is None:
+        raise InputError(f"there is no head in {folder}: no folder has this name, and no model of the hub")
+    return fetched
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -82,8 +95,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     return content
 
 
-def method_for(folder: Path) -> str:
+def method_for(named: str | Path) -> str:
     """The method that drafts with the head in a folder, by its configuration and the names of its files."""
+    folder = found_folder(named)
     files = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
     if found := kind_of(read_config(folder), files):
         return found
