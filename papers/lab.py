@@ -112,6 +112,21 @@ class Lab:
         made = {key: self.race(called.format(key), **how) for key, how in stages.items()}
         return self.needed(made, "measured")
 
+    def able(self, methods: Iterable[str], **how: Any) -> list[str]:
+        """Those of these methods that can draft for the model; why the others cannot is noted. A file that is named
+        must serve."""
+        found = list[str]()
+        for method in methods:
+            try:
+                self.model().generate("A", method=method, max_new_tokens=1, **how)
+            except ValueError as why:
+                if "=" in method:
+                    raise
+                self.notes.append(f"{method} is left out: {why}")
+            else:
+                found.append(method)
+        return found
+
     def needed(self, made: Mapping[Any, Any], how: str) -> dict[Any, Any]:
         """The results that could be made; ValueError if none could."""
         found = {key: one for key, one in made.items() if one is not None}

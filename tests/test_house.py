@@ -355,7 +355,7 @@ TARGETS = ("base", "chains", "foremost", "forked", "lending", "reading", "replay
 """What targets of all kinds have, and those that compute nothing."""
 WITH_TORCH = {
     "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side"),
-    "drafters.networks": ("states",),
+    "drafters.networks": ("checkpoint", "fitting", "states"),
     "drafters.networks.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
 }
 """The law's half for rows of torch, and networks: loaded where a text needs them."""
@@ -469,7 +469,7 @@ ROOM_LINES = {
         "verify": 200,
         "dictionary": 900,
         "targets": 16600,
-        "drafters": 9100,
+        "drafters": 11600,
         "planning": 2450,
         "engine": 1900,
         "api": 2800,

@@ -1,6 +1,7 @@
 """Models by name: from a hub that answers, from what was downloaded before, and at once not at all."""
 
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -11,13 +12,19 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
 import families
+import paceline
 from paceline.cli import main
+from paceline.drafters.networks.heads import method_for
+from paceline.drafters.networks.redrafter.checkpoint import write_head
+from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
+from paceline.errors import InputError
 from paceline.targets import hub
 from paceline.targets.hf.load import load_target
 from paceline.targets.replay import open_vocabulary
@@ -40,6 +47,9 @@ class Served(BaseHTTPRequestHandler):
 
     def _answer(self, *, whole: bool) -> None:
         self.asked.append(f"{self.command} {self.path}")
+        if self.path.startswith("/api/models/some/model/"):
+            self._listed()
+            return
         file = self.folder / self.path.rpartition("/")[2]
         if not self.path.startswith("/some/model/resolve/") or not file.is_file():
             self.send_response(self.status)
@@ -58,6 +68,18 @@ class Served(BaseHTTPRequestHandler):
         self.end_headers()
         if whole:
             self.wfile.write(content)
+
+    def _listed(self) -> None:
+        """Which files the model has."""
+        files = sorted(self.folder.iterdir())
+        known = {"id": "some/model", "sha": COMMIT, "siblings": [{"rfilename": file.name} for file in files]}
+        tree = [{"type": "file", "path": file.name, "size": file.stat().st_size, "oid": file.name} for file in files]
+        content = json.dumps(tree if "/tree/" in self.path else known).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -177,6 +199,24 @@ def test_the_address_of_a_model_is_its_name(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="it has none"):
         load_target(address)
+
+
+def test_a_head_of_the_hub_is_fetched_once_and_is_there_when_the_hub_no_longer_is(tmp_path: Path, ask: Ask) -> None:
+    head = RecurrentHead(HeadShape(width=256, vocab_size=8192, exit=8))
+    write_head(tmp_path / "head", head)
+    (tmp_path / "head" / "README.md").write_text("what it is")
+    with serving(tmp_path / "head") as (port, asked):
+        ask(port)
+        assert method_for("some/model") == "redrafter"
+        assert not any("README" in one for one in asked), "only what a head consists of is fetched"
+        assert method_for(f"http://127.0.0.1:{port}/some/model") == "redrafter"
+        with pytest.raises(InputError, match="no folder has this name, and no model of the hub"):
+            method_for("some/other")
+    close_session()
+    lm = paceline.load("pocket", dtype="float32")
+    how: dict[str, Any] = {"max_new_tokens": 6, "temperature": 0.8, "seed": 1}
+    found = lm.generate("Once", method="auto:head=some/model", **how)
+    assert found.tokens == lm.generate("Once", method="plain", **how).tokens
 
 
 TWICE = """

@@ -218,8 +218,9 @@ def test_temperatures_are_compared(tmp_path: Path) -> None:
     (head, rows), (_, kinds) = found.tables
     assert head == ["", "MT-Bench, x plain [95%]", "tokens/round"]
     assert len(rows) == len(kinds) == 6
-    assert len(found.panels) == 4
-    assert any("Medusa and EAGLE, are absent" in note for note in found.notes)
+    assert len(found.panels) == 6
+    assert [panel.across for panel in found.panels] == ["method"] * 2 + ["category"] * 4
+    assert any("Medusa and EAGLE, are here where" in note for note in found.notes)
 
 
 def test_arrivals_are_compared_with_the_slowest_rate(tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def run(lm: LanguageModel, tmp_path: Path, monkeypatch: Any) -> Any:
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_a_model_without_a_head_is_told(name: str, run: Any, monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setattr("paceline.drafters.networks.redrafter.drafter.HEADS", tmp_path)
+    monkeypatch.setattr("paceline.drafters.networks.heads.shipped_folder", lambda _: tmp_path)
     with pytest.raises(ValueError, match=r"^no head for pocket comes with paceline; .* and give --head FOLDER$"):
         run(name)
 

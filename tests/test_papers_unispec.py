@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 
+import paceline
 from paceline import DraftTree
+from paceline.api.model import LanguageModel
 from paceline.drafters import make_drafter
 from paceline_lab import Calibration, Estimate, Prompt, Summary
 from paceline_lab.bench.run.directory import write_about
 from paper_items import STEADY, shown
+from papers.lab import Lab
 from papers.report import Claim, Report, Way
 from papers.speeds import by, of_run, remarks
-from papers.unispec import calibrated, confidence, context, machines, methods, precision, sizes
+from papers.unispec import calibrated, confidence, context, machines, methods, precision, sizes, trained
 from papers.unispec.calibration import Runs, calibration_of
 from papers.unispec.lab import SizesLab, at, sampled, shared, sized
 from runs import made_run
@@ -251,6 +254,36 @@ def test_faster_in_every_task_is_counted_by_task(tmp_path: Path) -> None:
     lost = methods.everywhere(Summary(run.run), METHOD, rival)
     assert lost.ours.startswith("in 1 of 2 tasks, ")
     assert lost.sentence.endswith("not as in the paper")
+
+
+# --- trained heads
+
+
+EAGLE = "eagle:paper"
+
+
+@pytest.mark.parametrize(("slow", "agrees"), [(3.0, True), (0.3, False)])
+def test_what_a_head_loses_outside_english_is_told_as_measured(slow: float, agrees: bool, tmp_path: Path) -> None:
+    how = QUICK | {"languages": ("en", "pl"), "methods": ("plain", EAGLE, METHOD)}
+    run = Summary(made_run(tmp_path / "run", **how))
+    run.run.records[:] = [
+        replace(one, seconds_decode=(slow if (one.entry, one.language) == (EAGLE, "pl") else 1.0) * one.seconds_decode)
+        for one in run.run.records
+    ]
+    found = trained.trained(Summary(run.run), METHOD, [EAGLE])
+    assert claim(found, "gains less in pl than in en").agrees is agrees
+    assert claim(found, "in pl UniSpec is faster").agrees is agrees
+    assert [one.claim.split()[1] for one in found.claims if one.claim.startswith("in ")] == ["en", "pl"]
+    assert found.tables[0][0][1:3] == ("en", "pl")
+
+
+def test_methods_without_a_head_are_left_out_and_told() -> None:
+    lm: LanguageModel = paceline.load("pocket", dtype="float32")
+    lab: Any = SimpleNamespace(model=lambda: lm, notes=[])
+    assert Lab.able(lab, ["lookup", "assistant"]) == ["lookup"]
+    assert lab.notes[0].startswith("assistant is left out: ")
+    with pytest.raises(ValueError, match="no head in"):
+        Lab.able(lab, ["redrafter:paper,head='nowhere'"])
 
 
 # --- nodes and long prompts

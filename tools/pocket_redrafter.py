@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.api.model import load
-from paceline.drafters.networks.redrafter.checkpoint import CONFIG, WEIGHTS
-from paceline.drafters.networks.redrafter.drafter import HEADS
+from paceline.drafters.networks.checkpoint import WEIGHTS
+from paceline.drafters.networks.heads import CONFIG, REDRAFTER, shipped_folder
 from paceline.files import terminable
 from paceline_lab.bench.machine import instruction_sets
 from paceline_make.cards import CARD
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             workshop = Workshop(load(MODEL, dtype=fast_type(), device="cpu"), passages, recipe, options.work)
             watched(workshop, origin(texts))
             if options.install:
-                install(options.work, HEADS / MODEL)
+                install(options.work, shipped_folder(REDRAFTER) / MODEL)
     except (ValueError, OSError) as error:
         parser.exit(2, f"error: {error}\n")
     return 0

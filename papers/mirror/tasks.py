@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -20,11 +21,16 @@ TEMPERATURES = 0.0, 1.0
 SHORT = {"translation": "transl.", "summarization": "summ.", "math_reasoning": "math", "mt_bench": "chat"}
 """Names of tasks in pictures."""
 MIRROR, VANILLA = "mirror", "assistant"
-RIVALS = "lookup:paper", "recycling:paper", "lookahead:paper", "unispec", "auto"
+TRAINED = "eagle:paper", "hydra:paper", "medusa:paper"
+"""With heads that come with the package, or those that --rivals names, as in eagle:paper,head=FOLDER."""
+RIVALS = *TRAINED, "lookup:paper", "recycling:paper", "lookahead:paper", "unispec", "auto"
 PAPER: Mapping[float, Mapping[str, Sequence[float]]] = {
     0.0: {
         MIRROR: (4.13, 3.07, 3.18, 5.32, 3.49, 3.70),
         VANILLA: (2.34, 1.76, 1.81, 2.80, 2.02, 2.07),
+        "eagle:paper": (2.53, 2.91, 3.09, 3.36, 2.66, 3.29),
+        "hydra:paper": (2.03, 2.00, 2.19, 2.53, 2.04, 2.45),
+        "medusa:paper": (1.65, 1.55, 1.62, 2.12, 1.64, 1.93),
         "lookup:paper": (1.18, 2.12, 1.14, 1.67, 1.67, 1.63),
         "recycling:paper": (1.86, 2.30, 2.13, 2.58, 2.06, 2.44),
         "lookahead:paper": (1.09, 1.30, 1.27, 1.70, 1.32, 1.35),
@@ -32,16 +38,19 @@ PAPER: Mapping[float, Mapping[str, Sequence[float]]] = {
     1.0: {
         MIRROR: (3.89, 2.81, 2.80, 5.02, 2.95, 3.48),
         VANILLA: (2.19, 1.50, 1.36, 2.53, 1.68, 1.98),
+        "eagle:paper": (1.92, 2.84, 2.61, 3.25, 2.53, 3.05),
+        "hydra:paper": (1.81, 1.66, 1.85, 2.42, 1.59, 2.16),
+        "medusa:paper": (1.54, 1.40, 1.37, 2.01, 1.47, 1.81),
         "lookup:paper": (1.07, 1.86, 1.04, 1.49, 1.56, 1.42),
         "recycling:paper": (1.78, 1.84, 1.84, 2.29, 1.89, 2.15),
         "lookahead:paper": (1.03, 1.13, 1.15, 1.39, 1.07, 1.24),
     },
 }
-"""Speed-ups of Qwen3-14B in the order of `TASKS`."""
+"""Speed-ups of Qwen3-14B in the order of `TASKS`. EAGLE's are those of EAGLE-3."""
 ABSENT = (
-    "of the paper's Table 1 are absent: EAGLE-3, EAGLE-2, Hydra and Medusa, since no method here drafts with their "
-    "heads; SpS, which is the assisted generation of another library; and REST, which needs a corpus (add "
-    "rest:paper,corpus=FILE to --rivals)"
+    "of the paper's Table 1 are absent: SpS, which is the assisted generation of another library; REST, which needs a "
+    "corpus (add rest:paper,corpus=FILE to --rivals); and methods for which the model has no head (add "
+    "eagle:paper,head=FOLDER)"
 )
 SAME = (
     "with one draft model and one length the paper expects the same E[A] of mirror and vanilla (its appendix B); in "
@@ -55,7 +64,7 @@ Runs = Mapping[float, Summary]
 def methods(lab: Lab) -> dict[str, str]:
     """The methods, by name: mirror first, then vanilla speculative decoding."""
     given, both = lab.given, two(lab.given, lab.given.draft, lab.given.gamma)
-    found = {MIRROR: both.mirror, VANILLA: both.vanilla} | {rival: rival for rival in given.rivals}
+    found = {MIRROR: both.mirror, VANILLA: both.vanilla} | {rival_name(one): one for one in lab.able(given.rivals)}
     try:
         need_head(lab)
     except ValueError as why:
@@ -64,6 +73,11 @@ def methods(lab: Lab) -> dict[str, str]:
         lab.notes.append(f"{OWN} is left out: {why}")
         return found
     return found | {OWN: spec(given, WIDTH, LENGTH, method=OWN)}
+
+
+def rival_name(spec: str) -> str:
+    """A rival without the folder of its head, under which `PAPER` has it."""
+    return re.sub(r",head=('[^']*'|[^,]*)", "", spec)
 
 
 def prompts(lab: Lab) -> dict[str, object]:
@@ -172,9 +186,9 @@ def tasks(given: Given) -> Report:
     """Table 1 and Figure 3b: the tasks of Spec-Bench at temperatures 0 and 1, beside other methods.
 
     Of the paper's rivals, vanilla speculative decoding (`assistant`), prompt lookup (PLD), Token Recycling and
-    Lookahead are here, the last three as published. Added are `unispec`, `auto`, and `redrafter` if the target has a
-    head. If Spec-Bench is not in the data folder, beginnings of stories are used instead. E[A] is the number of
-    accepted drafted tokens of a round.
+    Lookahead are here, the last three as published, and EAGLE, Hydra and Medusa where the target has such a head. Added
+    are `unispec`, `auto`, and `redrafter` if the target has a head. If Spec-Bench is not in the data folder, beginnings
+    of stories are used instead. E[A] is the number of accepted drafted tokens of a round.
     """
     lab = Lab(given)
     names, how, heats = methods(lab), prompts(lab), sorted(set(given.temperature))

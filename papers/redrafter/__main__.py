@@ -25,7 +25,7 @@ LABELLED = {"model": COUNTING, "method": CHOSEN, "heads": HEADS}
 TRAINED = count("N", "tokens that the head learned to predict", shape.TRAINED)
 PACKED = {"length": packing.LENGTH, "wide": count("W", "the width to time", packing.WIDE), "batch": TIMED}
 ITEMS = (
-    Item("tasks", tasks.tasks, options(limit=1, width=WIDTH, draft_model=None)),
+    Item("tasks", tasks.tasks, options(limit=1, width=WIDTH, draft_model=None, rivals=tasks.RIVALS)),
     Item("arrivals", arrivals.arrivals, options(*SUITE, limit=8, width=WIDTH, qps=QPS)),
     Item("beams", beams.beams, options(*SUITE, width=beams.WIDTHS, batch=beams.BATCHES, method=CHOSEN)),
     Item(

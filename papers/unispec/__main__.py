@@ -9,6 +9,7 @@ prompts of each of the paper's tasks, or a few short texts in two languages: the
 """
 
 from papers.driver import OPTIONS, Item, Option, asked, count, run
+from papers.lab import STAND_IN
 from papers.unispec.calibrated import FIGURE2, figure2, figure5, figure6, table14
 from papers.unispec.confidence import figure3
 from papers.unispec.context import table11
@@ -17,6 +18,7 @@ from papers.unispec.machines import main
 from papers.unispec.methods import BATCHES, RIVALS, TWO_TASKS, table1, table2, table6, table8, table12, table17
 from papers.unispec.precision import TASKS, table10
 from papers.unispec.sizes import GRID, table13, table15, table16
+from papers.unispec.trained import TRAINED, table3
 
 CHAT = "spec-bench"
 PLANNER = Option("P", "one planner for all methods, --method included")
@@ -24,6 +26,7 @@ JOINED = OPTIONS["runs"]
 ITEMS = (
     Item("table1", table1, options(suite=CHAT, rivals=RIVALS, planner=PLANNER)),
     Item("table2", table2, options(suite=CHAT, tasks=TWO_TASKS)),
+    Item("table3", table3, options(suite=STAND_IN, rivals=TRAINED)),
     Item("table6", table6, options(suite=CHAT)),
     Item("table8", table8, options(suite=CHAT, tasks=("mt_bench",), batch=BATCHES, rivals=(), draft_model=None)),
     Item("table10", table10, options(suite=CHAT, tasks=(*TASKS,))),

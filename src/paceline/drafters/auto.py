@@ -10,7 +10,7 @@ planner finds it worth its time in addition to the cheap draft.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.dictionary.index import Dictionary
@@ -22,6 +22,8 @@ from paceline.drafters.forced import Forced
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.networks.assistant import Assistant
 from paceline.drafters.networks.assistant.drafter import Model
+from paceline.drafters.networks.heads import REDRAFTER, method_for
+from paceline.drafters.networks.heads import SHIPPED as SHIPPED_HEAD
 from paceline.drafters.networks.redrafter import ReDrafter
 from paceline.drafters.noise import SHARED
 from paceline.drafters.prediction import Prediction
@@ -42,6 +44,16 @@ class ShippedDictionaries(DictSpec):
 
     def _chosen(self, vocabulary: Vocabulary | None) -> tuple[Dictionary, ...]:
         return shipped_for(vocabulary) if vocabulary is not None else ()
+
+
+HEADS: Mapping[str, Callable[..., Drafter]] = {REDRAFTER: ReDrafter}
+"""By the kind of a head: what drafts with it."""
+
+
+def drafter_by(head: str, noise: str | None) -> Drafter:
+    """The method that a trained head is for."""
+    kind = REDRAFTER if head == SHIPPED_HEAD else method_for(head)
+    return HEADS[kind](head=head, noise=noise)
 
 
 class Auto(Beside):
@@ -77,7 +89,7 @@ class Auto(Beside):
         self.cheap += (Forced(),)
         self.expensive: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=usual),)
         if head is not None:
-            self.expensive += (ReDrafter(head=head, noise=noise),)
+            self.expensive += (drafter_by(head, noise),)
         super().__init__((*self.cheap, *self.expensive))
         self.costly_levels = max((part.levels(part.nodes) for part in self.expensive), default=0)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from paceline.errors import InputError
@@ -13,6 +14,8 @@ from paceline.errors import InputError
 HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 OTHERS = ("datasets", "spaces", "collections", "papers", "docs", "blog")
 """The first part of addresses on the hub that name no model."""
+NAME = re.compile(r"(https?://|(www\.)?(huggingface\.co|hf\.co)/).+|[\w.-]+/[\w.-]+")
+"""What may be the name or the address of a model of the hub."""
 GGUF = re.compile(r"[-_.]gguf(:[^/]*)?$|:i?q\d[^/]*$", re.IGNORECASE)
 """How names of models for llama.cpp end."""
 
@@ -82,3 +85,16 @@ def repository(given: str) -> str:
     if not parts or parts[0] in OTHERS or parts[2:] not in ([], ["tree", "main"]):
         raise InputError(f"no model at {given!r}: the address of a model is https://huggingface.co/ORG/NAME")
     return "/".join(parts[:2])
+
+
+def downloaded(name: str, files: Sequence[str]) -> Path | None:
+    """The folder in the library's cache with these files of a model, downloaded now if the hub answers; None where
+    neither the hub nor the cache has such a model."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        offline = not answers()
+        return Path(snapshot_download(repository(name), allow_patterns=[*files], local_files_only=offline))
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
+        return None

@@ -12,7 +12,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from paceline.drafters.networks.redrafter.checkpoint import WEIGHTS, read_head, record_noise
+from paceline.drafters.networks.checkpoint import WEIGHTS, record_noise
+from paceline.drafters.networks.redrafter.checkpoint import read_head
 from paceline.drafters.noise import NOISES
 from paceline_make import cards
 from paceline_make.redrafter.lessons import rank

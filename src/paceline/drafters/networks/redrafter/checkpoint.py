@@ -7,7 +7,6 @@ ranked) is in the configuration under ``paceline``; other programs may ignore it
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,26 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
 
+from paceline.drafters.networks.checkpoint import (
+    VERSION,
+    WEIGHTS,
+    OwnPart,
+    Tensors,
+    check_ids,
+    check_sizes,
+    fill,
+    floats,
+    of_type,
+    own_part,
+    read_tensors,
+    rounded,
+    whole,
+    write_folder,
+)
+from paceline.drafters.networks.heads import CONFIG, MEND, read_config
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
-from paceline.drafters.noise import NOISES
-from paceline.errors import DamagedFile, InputError
-from paceline.files import write_whole
-from paceline.files.reading import damaged, parse, read_file
-from paceline.files.shape import shaped
+from paceline.errors import InputError
+from paceline.files.reading import damaged
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-VERSION = 1
-MEND = "train it again, or copy it again"
 PUBLIC, TENSORRT = "public", "tensorrt-llm"
 KIND, TENSORRT_KIND = "recurrent_drafting_drafter", "ReDrafterForCausalLM"
 PICKLES = ("model.pt", "pytorch_model.bin")
-MOST, MOST_CONFIG = 1 << 33, 1 << 20
-SCALE = ".scale"
-INT8_MOST = 127
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,23 +56,17 @@ class HeadConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Own:
-    """The part of the configuration that is this project's."""
+class _Own(OwnPart):
+    """Its sizes beside those of the public code."""
 
-    version: int
     first: str = "update"
     rank: int = 0
     kept: int = 0
-    target: str = ""
-    target_name: str = ""
-    noise: str | None = None
-    trained: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if any(type(size) is not int for size in (self.rank, self.kept)):
             raise ValueError(f"rank and kept are whole numbers, not {self.rank!r} and {self.kept!r}")
-        if self.noise not in (None, *NOISES):
-            raise ValueError(f"noise is {self.noise!r}, and a head has {' or '.join(NOISES)}")
 
 
 def read_head(folder: Path) -> tuple[RecurrentHead, HeadConfig]:
@@ -77,26 +75,23 @@ def read_head(folder: Path) -> tuple[RecurrentHead, HeadConfig]:
     if folder.is_file():
         raise InputError(f"{folder} is a file; give the folder that 'paceline train redrafter' wrote")
     config = _config(folder, where)
-    file = folder / WEIGHTS
-    if not file.exists():
-        pickle = next((name for name in PICKLES if (folder / name).exists()), None)
-        if pickle is not None:
-            raise InputError(
-                f"{where} is in {pickle}, a pickle, which can run code when it is opened; "
-                f"save it as {WEIGHTS} with the program that made it"
-            )
-        raise InputError(f"{where} has no {WEIGHTS}; give the folder that 'paceline train redrafter' wrote")
-    try:
-        tensors = load(read_file(file, MOST))
-    except Exception as error:
-        raise DamagedFile(f"{file} is damaged: {str(error).splitlines()[0]}; {MEND}") from None
-    _check_sizes(config.shape, tensors, where)
+    pickle = next((name for name in PICKLES if (folder / name).exists()), None)
+    if pickle is not None and not (folder / WEIGHTS).exists():
+        raise InputError(
+            f"{where} is in {pickle}, a pickle, which can run code when it is opened; "
+            f"save it as {WEIGHTS} with the program that made it"
+        )
+    tensors, shape = read_tensors(folder, [WEIGHTS], "redrafter"), config.shape
+    if shape.blocks > len(tensors):
+        counts = f"says {shape.blocks} layers, and {WEIGHTS} has {len(tensors)} tensors"
+        raise InputError(f"{CONFIG} of {where} {counts}; {MEND}")
+    check_sizes({name: getattr(shape, name) for name in ("width", "exit", "rank", "known")}, tensors, folder)
     with torch.device("meta"):
-        head = RecurrentHead(config.shape)
-    found = _floats(_renamed(tensors, config.shape))
-    _check_tensors(head, found, where)
-    head.load_state_dict(found, assign=True)
-    return head.requires_grad_(False), config
+        head = RecurrentHead(shape)
+    fill(head, floats(_renamed(tensors, shape)), folder)
+    if head.token_ids is not None:
+        check_ids(head.token_ids, shape.vocab_size, folder)
+    return head, config
 
 
 def write_head(
@@ -124,55 +119,24 @@ def write_head(
         target_name=target_name,
         trained=dict(trained or {}),
     )
-    tensors = {name: weight.detach().to(_type_of(weight, dtype)) for name, weight in head.state_dict().items()}
+    tensors = of_type(head.state_dict(), dtype)
     if int8:
-        tensors = _rounded(tensors, f"lm_head.{shape.blocks}")
+        tensors = rounded(tensors, lambda name: name.startswith(f"lm_head.{shape.blocks}."))
     if names == TENSORRT:
         tensors = {_tensorrt_name(name, shape.blocks): weight for name, weight in tensors.items()}
     config = _public_config(shape) if names == PUBLIC else _tensorrt_config(shape)
-    folder.mkdir(parents=True, exist_ok=True)
-    contiguous = {name: weight.contiguous().cpu() for name, weight in tensors.items()}
-    write_whole(folder / WEIGHTS, [save(contiguous, metadata={"format": "pt"})])
-    write_whole(folder / CONFIG, _written({**config, "paceline": asdict(own)}))
-
-
-def record_noise(folder: Path, tokens_per_round: Mapping[str, float]) -> None:
-    """Write the tokens a round by ``noise`` into the configuration of a head, and the better ``noise`` as its own."""
-    content = parse(read_file(folder / CONFIG, MOST_CONFIG))
-    own = content["paceline"]
-    own["noise"] = max(tokens_per_round, key=lambda noise: tokens_per_round[noise])
-    own["trained"]["tokens_per_round"] = dict(tokens_per_round)
-    write_whole(folder / CONFIG, _written(content))
-
-
-def _written(config: Mapping[str, Any]) -> str:
-    return json.dumps(config, indent=1) + "\n"
-
-
-def _type_of(weight: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    return dtype if dtype is not None and weight.is_floating_point() else weight.dtype
+    write_folder(folder, tensors, {**config, "paceline": asdict(own)})
 
 
 # configurations
 
 
 def _config(folder: Path, where: str) -> HeadConfig:
-    try:
-        content = parse(read_file(folder / CONFIG, MOST_CONFIG))
-    except FileNotFoundError:
-        raise InputError(f"there is no head in {folder}: it has no {CONFIG}; give a folder that has") from None
-    except OSError as error:
-        raise InputError(f"{where} cannot be read: {CONFIG}: {error.strerror}") from None
-    except ValueError as error:
-        raise DamagedFile(f"{where} is damaged: {CONFIG}: {error}; {MEND}") from None
-    _check_version(content, where)
+    content = read_config(folder)
+    own = own_part(_Own, content, folder) or _Own(first=_first_of(content))
     with damaged(f"{CONFIG} of {where}", MEND):
-        if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
-        given = content.get("paceline")
-        own = _Own(version=VERSION, first=_first_of(content)) if given is None else shaped(_Own, given)
         names = _names_of(content)
-        sizes = {name: _whole(content, key) for name, key in names.items()}
+        sizes = {name: whole(content, key) for name, key in names.items()}
         rnn = content.get("redrafter_is_rnn" if _is_tensorrt(content) else "rnn", True)
         shape = HeadShape(
             **sizes,
@@ -183,13 +147,6 @@ def _config(folder: Path, where: str) -> HeadConfig:
         )
     about = {name: getattr(own, name) for name in ("target", "target_name", "noise", "trained")}
     return HeadConfig(shape=shape, **about)
-
-
-def _check_version(content: Any, where: str) -> None:
-    own = content.get("paceline") if isinstance(content, dict) else None
-    version = own.get("version") if isinstance(own, dict) else None
-    if isinstance(version, int) and version > VERSION:
-        raise InputError(f"{where} is of version {version}, and this paceline reads {VERSION}; upgrade it")
 
 
 def _is_tensorrt(content: Mapping[str, Any]) -> bool:
@@ -207,13 +164,6 @@ def _names_of(content: Mapping[str, Any]) -> dict[str, str]:
 
 def _first_of(content: Mapping[str, Any]) -> str:
     return "linear" if _is_tensorrt(content) else "update"
-
-
-def _whole(content: Mapping[str, Any], key: str) -> int:
-    value = content.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{key} is {value!r}, not a whole number")
-    return value
 
 
 def _public_config(shape: HeadShape) -> dict[str, Any]:
@@ -256,56 +206,3 @@ def _renamed(tensors: Tensors, shape: HeadShape) -> dict[str, torch.Tensor]:
         plain = re.sub(r"^lm_head\.weight", f"lm_head.{shape.blocks}.weight", plain)
         found[plain] = weight
     return found
-
-
-def _rounded(tensors: Tensors, last: str) -> dict[str, torch.Tensor]:
-    found = {}
-    for name, weight in tensors.items():
-        if not (name.startswith(f"{last}.") and weight.ndim == 2):
-            found[name] = weight
-            continue
-        scale = weight.float().abs().amax(dim=1).clamp_min(1e-12) / INT8_MOST
-        found[name] = (weight.float() / scale[:, None]).round().to(torch.int8)
-        found[name + SCALE] = scale
-    return found
-
-
-def _floats(tensors: Tensors) -> dict[str, torch.Tensor]:
-    """Without integers: a head computes in floats."""
-    scales = {name.removesuffix(SCALE): scale for name, scale in tensors.items() if name.endswith(SCALE)}
-    plain = {name: weight for name, weight in tensors.items() if not name.endswith(SCALE)}
-    for name, scale in scales.items():
-        if name in plain and plain[name].ndim == 2 and scale.shape == plain[name].shape[:1]:
-            plain[name] = plain[name].float() * scale.float()[:, None]
-    return plain
-
-
-def _check_sizes(shape: HeadShape, tensors: Tensors, where: str) -> None:
-    """Refuse sizes beyond those of the file before a head is built of them."""
-    largest = max((size for weight in tensors.values() for size in weight.shape), default=0)
-    if shape.blocks > len(tensors):
-        counts = f"says {shape.blocks} layers, and {WEIGHTS} has {len(tensors)} tensors"
-        raise InputError(f"{CONFIG} of {where} {counts}; {MEND}")
-    for name in ("width", "exit", "rank", "known"):
-        if (size := getattr(shape, name)) > largest:
-            raise InputError(f"{CONFIG} of {where} says {name} {size}, and no tensor in {WEIGHTS} is so large; {MEND}")
-
-
-def _check_tensors(head: RecurrentHead, found: Tensors, where: str) -> None:
-    wanted = head.state_dict()
-    if missing := sorted(wanted.keys() - found.keys()):
-        raise InputError(f"{where} lacks the tensor {missing[0]}; {MEND}")
-    if strange := sorted(found.keys() - wanted.keys()):
-        raise InputError(f"{where} holds a tensor {strange[0]!r} that its configuration has no place for; {MEND}")
-    for name, weight in found.items():
-        if weight.shape != wanted[name].shape:
-            has, needs = (" x ".join(map(str, each.shape)) for each in (weight, wanted[name]))
-            raise InputError(f"the tensor {name} of {where} is {has}, and its configuration says {needs}; {MEND}")
-        if weight.is_floating_point() != wanted[name].is_floating_point():
-            raise InputError(f"the tensor {name} of {where} is of type {str(weight.dtype)[6:]}; {MEND}")
-        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
-            raise InputError(f"the tensor {name} of {where} holds numbers that are not finite; {MEND}")
-    if (ids := found.get("token_ids")) is not None:
-        inside = int(ids[0]) >= 0 and int(ids[-1]) < head.shape.vocab_size
-        if not inside or not bool((ids.diff() > 0).all()):
-            raise InputError(f"the token ids of {where} do not ascend within its vocabulary; {MEND}")

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.context import Context
 from paceline.drafters.base import Ask, Drafter, Seen
+from paceline.drafters.networks.heads import SHIPPED
 from paceline.drafters.noise import SHARED, SharedNoise, hides_noise, wants_noise
 from paceline.errors import InputError
 from paceline.targets.base import NOTHING, Target, Want
-from paceline.targets.pocket.names import BALLAST_MARK, POCKET_NAMES
 from paceline.tree import EMPTY, DraftTree
 from paceline.vocabulary import Vocabulary
 
@@ -30,17 +30,7 @@ if TYPE_CHECKING:
     from paceline.drafters.networks.redrafter.search import BeamSearch, SearchShape
     from paceline.drafters.networks.redrafter.settings import Adjusting
 
-SHIPPED = "shipped"
-HEADS = Path(__file__).parent / "heads"
-"""The heads that come with the package, a folder for each model."""
 KEEP = ("all", "beams")
-
-
-def shipped_head(model: str) -> Path | None:
-    """The folder of the head that comes with the package for a bundled model, with or without ballast."""
-    name = model.partition(BALLAST_MARK)[0]
-    folder = HEADS / name
-    return folder if name in POCKET_NAMES and folder.is_dir() else None
 
 
 @dataclass(eq=False)

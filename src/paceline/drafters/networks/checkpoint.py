@@ -1,0 +1,211 @@
+"""Weights of heads in files: read without running what is in them, and checked before anything computes with them.
+
+Heads are stored in their authors' layouts. What only this project has (a smaller vocabulary, thin matrices, integers,
+whose head it is, how its drafts are ranked) is in the configuration under ``paceline``; other programs may ignore it
+where it states their defaults.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors.torch import load, save
+from torch import nn
+
+from paceline.drafters.networks.heads import CONFIG, MEND, MOST_CONFIG
+from paceline.drafters.noise import NOISES
+from paceline.errors import DamagedFile, InputError
+from paceline.files import write_whole
+from paceline.files.reading import damaged, parse, read_file
+from paceline.files.shape import shaped
+
+WEIGHTS = "model.safetensors"
+VERSION = 1
+MOST = 1 << 33
+SCALE = ".scale"
+INT8_MOST = 127
+PICKLES = (".pt", ".bin", ".pth")
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnPart:
+    """The part of a configuration that is this project's. A kind of head adds its sizes."""
+
+    version: int = VERSION
+    target: str = ""
+    """The fingerprint of the model that it was trained for; empty where nothing is said."""
+    target_name: str = ""
+    noise: str | None = None
+    """How its drafts are ranked unless a method says it; None where that was not measured."""
+    trained: dict[str, Any] = field(default_factory=dict)
+    """How it was trained, for people."""
+
+    def __post_init__(self) -> None:
+        if self.noise not in (None, *NOISES):
+            raise ValueError(f"noise is {self.noise!r}, and a head has {' or '.join(NOISES)}")
+
+
+Own = TypeVar("Own", bound=OwnPart)
+
+
+def own_part(kind: type[Own], config: Mapping[str, Any], folder: Path) -> Own | None:
+    """This project's part of a configuration; None where it has none."""
+    where, given = f"the head in {folder}", config.get("paceline")
+    if given is None:
+        return None
+    version = given.get("version") if isinstance(given, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise InputError(f"{where} is of version {version}, and this paceline reads {VERSION}; upgrade it")
+    with damaged(f"{CONFIG} of {where}", MEND):
+        return shaped(kind, given)
+
+
+def whole(config: Mapping[str, Any], key: str) -> int:
+    """A whole number of a configuration; ValueError where there is none."""
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{key} is {value!r}, not a whole number")
+    return value
+
+
+# files
+
+
+def read_tensors(folder: Path, names: Sequence[str], method: str) -> dict[str, torch.Tensor]:
+    """The tensors of the first of these files that is there. A pickle is read as tensors alone, so nothing in it can
+    run."""
+    file = next((folder / name for name in names if (folder / name).exists()), None)
+    if file is None:
+        wanted = " or ".join(names)
+        raise InputError(
+            f"the head in {folder} has no {wanted}; give the folder that 'paceline train {method}' wrote"
+            if len(names) == 1
+            else f"the head in {folder} has no {wanted}; copy its weights there"
+        )
+    try:
+        data = read_file(file, MOST)
+        return _unpickled(data, file) if file.suffix in PICKLES else load(data)
+    except (InputError, MemoryError):
+        raise
+    except OSError as error:
+        raise InputError(f"the head in {folder} cannot be read: {file.name}: {error.strerror}") from None
+    except Exception as error:
+        raise DamagedFile(f"{file} is damaged: {str(error).splitlines()[0]}; {MEND}") from None
+
+
+def _unpickled(data: bytes, file: Path) -> dict[str, torch.Tensor]:
+    try:
+        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise InputError(
+            f"{file} holds more than tensors, and could run code when it is opened; save its tensors as "
+            f"{file.stem}.safetensors with the program that made it"
+        ) from None
+    if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):
+        raise InputError(f"{file} holds no tensors by name; give the head that its authors published")
+    return {str(name): tensor for name, tensor in content.items()}
+
+
+def write_folder(folder: Path, tensors: Tensors, config: Mapping[str, Any], *, weights: str = WEIGHTS) -> None:
+    """The configuration is written last, so a folder with one is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contiguous = {name: weight.detach().contiguous().cpu() for name, weight in tensors.items()}
+    write_whole(folder / weights, [save(contiguous, metadata={"format": "pt"})])
+    write_whole(folder / CONFIG, _written(config))
+
+
+def record_noise(folder: Path, tokens_per_round: Mapping[str, float]) -> None:
+    """Write the tokens a round by ``noise`` into the configuration of a head, and the better ``noise`` as its own."""
+    content = parse(read_file(folder / CONFIG, MOST_CONFIG))
+    own = content["paceline"]
+    own["noise"] = max(tokens_per_round, key=lambda noise: tokens_per_round[noise])
+    own["trained"]["tokens_per_round"] = dict(tokens_per_round)
+    write_whole(folder / CONFIG, _written(content))
+
+
+def _written(config: Mapping[str, Any]) -> str:
+    return json.dumps(config, indent=1) + "\n"
+
+
+# tensors
+
+
+def of_type(tensors: Tensors, dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+    """Floating tensors in this type; None for that which they have."""
+    return {
+        name: weight.to(dtype) if dtype is not None and weight.is_floating_point() else weight
+        for name, weight in tensors.items()
+    }
+
+
+def rounded(tensors: Tensors, chosen: Callable[[str], bool]) -> dict[str, torch.Tensor]:
+    """The same with the chosen matrices in 8-bit integers, and a scale for each of their rows."""
+    found = {}
+    for name, weight in tensors.items():
+        if not (chosen(name) and weight.ndim == 2 and weight.is_floating_point()):
+            found[name] = weight
+            continue
+        scale = weight.float().abs().amax(dim=1).clamp_min(1e-12) / INT8_MOST
+        found[name] = (weight.float() / scale[:, None]).round().to(torch.int8)
+        found[name + SCALE] = scale
+    return found
+
+
+def floats(tensors: Tensors) -> dict[str, torch.Tensor]:
+    """Without integers: a head computes in floats."""
+    scales = {name.removesuffix(SCALE): scale for name, scale in tensors.items() if name.endswith(SCALE)}
+    plain = {name: weight for name, weight in tensors.items() if not name.endswith(SCALE)}
+    for name, scale in scales.items():
+        if name in plain and plain[name].ndim == 2 and scale.shape == plain[name].shape[:1]:
+            plain[name] = plain[name].float() * scale.float()[:, None]
+    return plain
+
+
+def check_sizes(sizes: Mapping[str, int], tensors: Tensors, folder: Path, weights: str = WEIGHTS) -> None:
+    """Refuse sizes beyond those of the file before a head is built of them."""
+    largest = max((size for weight in tensors.values() for size in weight.shape), default=0)
+    for name, size in sizes.items():
+        if size > largest:
+            raise InputError(
+                f"{CONFIG} of the head in {folder} says {name} {size}, and no tensor in {weights} is so large; {MEND}"
+            )
+
+
+def fill(head: nn.Module, found: Tensors, folder: Path) -> None:
+    """Give a head, built on ``meta``, its weights; `InputError` unless they are just those that it has places for."""
+    where, wanted = f"the head in {folder}", head.state_dict()
+    if missing := sorted(wanted.keys() - found.keys()):
+        raise InputError(f"{where} lacks the tensor {missing[0]}; {MEND}")
+    if strange := sorted(found.keys() - wanted.keys()):
+        raise InputError(f"{where} holds a tensor {strange[0]!r} that its configuration has no place for; {MEND}")
+    for name, weight in found.items():
+        check_tensor(name, weight, tuple(wanted[name].shape), where, floating=wanted[name].is_floating_point())
+    head.load_state_dict(dict(found), assign=True)
+    head.requires_grad_(False)
+
+
+def check_tensor(name: str, weight: torch.Tensor, shape: Collection[int], where: str, *, floating: bool = True) -> None:
+    """`InputError` unless a tensor has this shape, and numbers of this kind that are finite."""
+    if tuple(weight.shape) != tuple(shape):
+        has, needs = (" x ".join(map(str, each)) for each in (weight.shape, shape))
+        raise InputError(f"the tensor {name} of {where} is {has}, and its configuration says {needs}; {MEND}")
+    if weight.is_floating_point() != floating:
+        raise InputError(f"the tensor {name} of {where} is of type {str(weight.dtype)[6:]}; {MEND}")
+    if floating and not bool(torch.isfinite(weight).all()):
+        raise InputError(f"the tensor {name} of {where} holds numbers that are not finite; {MEND}")
+
+
+def check_ids(ids: torch.Tensor, vocab_size: int, folder: Path) -> None:
+    """`InputError` unless token ids ascend within a vocabulary."""
+    inside = int(ids[0]) >= 0 and int(ids[-1]) < vocab_size
+    if not inside or not bool((ids.diff() > 0).all()):
+        raise InputError(f"the token ids of the head in {folder} do not ascend within its vocabulary; {MEND}")

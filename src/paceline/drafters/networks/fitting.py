@@ -1,0 +1,102 @@
+"""Heads fitted to a target: compared with it before anything runs, as wide as it, in its type and on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import torch
+from torch import nn
+
+from paceline.drafters.networks.heads import folder_of
+from paceline.drafters.sharing import Shared, stamp
+from paceline.errors import InputError
+from paceline.targets.base import Target
+from paceline.targets.hf.packed import pack
+from paceline.targets.hf.speed import packing_pays
+from paceline.targets.place import named_dtype
+from paceline.targets.pocket.names import BALLAST_MARK
+
+Head = TypeVar("Head", bound=nn.Module)
+ALIKE = torch.zeros(1, dtype=torch.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadFacts:
+    """What a head says of the target that it was made for."""
+
+    width: int
+    """Of the target's states."""
+    vocab_size: int | None = None
+    """Of the target; None where the head says nothing of it."""
+    target: str = ""
+    """The fingerprint of the target; empty where nothing is said."""
+    target_name: str = ""
+    noise: str | None = None
+    """How its drafts are best ranked, if that was measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedHead(Generic[Head]):
+    """A head in the type and on the device of its target."""
+
+    head: Head
+    noise: str | None = None
+
+
+_read: Shared[FittedHead[nn.Module]] = Shared()
+
+
+def state_width(target: Target) -> int:
+    """The number of channels of a target's states."""
+    return int(target.embed(ALIKE.to(target.device)).shape[-1])
+
+
+def fitted_head(
+    named: str | Path,
+    target: Target,
+    method: str,
+    read: Callable[[Path], tuple[Head, HeadFacts]],
+    widened: Callable[[Head, int], Head],
+) -> FittedHead[Head]:
+    """The head for a target, read once in a process. On a model with ballast it is as many times wider as the model
+    (`widened`), and computes the same."""
+    width, folder = state_width(target), folder_of(named, target.name, method)
+    kind = torch.float32 if target.exact else named_dtype(target.dtype)
+    key = method, stamp(folder), str(kind), target.device, width
+
+    def made() -> FittedHead[nn.Module]:
+        head, facts = read(folder)
+        check_fit(facts, target, width, folder)
+        ratio = width // facts.width
+        head = widened(head.float(), ratio) if ratio > 1 else head
+        head = head.to(device=target.device, dtype=kind).requires_grad_(False)
+        if packing_pays(head):
+            pack(head)
+        return FittedHead(head, facts.noise)
+
+    return _read.get(key, made)  # type: ignore[return-value]
+
+
+def check_fit(facts: HeadFacts, target: Target, width: int, folder: Path) -> None:
+    """`InputError` unless a head can read the target's states, of this width, and name its tokens."""
+    has_ballast = BALLAST_MARK in target.name
+    if facts.width != width and not (has_ballast and width % facts.width == 0):
+        raise InputError(
+            f"the head in {folder} reads states of width {facts.width}, and those of {target.name} are {width} wide; "
+            f"train one for this model"
+        )
+    size = target.vocab_size if facts.vocab_size is None else facts.vocab_size
+    if size > target.vocab_size or (size < target.vocab_size and not has_ballast):
+        raise InputError(
+            f"the head in {folder} names {size} tokens, and {target.name} has {target.vocab_size}; "
+            f"train one for this model"
+        )
+    other = has_ballast or target.exact  # these weights are the same, and look others
+    if facts.target and not other and facts.target != target.fingerprint():
+        raise InputError(
+            f"the head in {folder} was trained for {facts.target_name or 'a model with other weights'}, not for "
+            f"{target.name}; its drafts would be refused. Train one for this model"
+        )
