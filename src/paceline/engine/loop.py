@@ -108,8 +108,8 @@ class Session:
     def _round(self) -> Flow:
         """Plan, draft, score, judge, keep, learn."""
         draft, rests = self._resting, self._rest > 0
-        if rests and self._drafting.may_be_sure:
-            rests = not (yield from self._woken())
+        if rests and self._drafting.may_be_sure and (yield from self._woken()):
+            rests, self._rest = False, 0
         if rests:
             self._rest -= 1
         else:
