@@ -239,9 +239,10 @@ def test_rejection_writes_valid_texts_that_come_again(lm: LanguageModel, spec: s
         lm.forget()
         again = lm.generate(STORY, temperature=temperature, seed=2, **how)
         assert first.tokens == again.tokens
-    assert lm.generate(STORY, temperature=0.0, **how).tokens == lm.generate(
-        STORY, temperature=0.0, method="plain", max_new_tokens=16
-    ).tokens
+    assert (
+        lm.generate(STORY, temperature=0.0, **how).tokens
+        == lm.generate(STORY, temperature=0.0, method="plain", max_new_tokens=16).tokens
+    )
 
 
 @pytest.mark.parametrize("nodes", [2, 5, 12])

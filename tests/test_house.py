@@ -470,7 +470,7 @@ ROOM_LINES = {
         "dictionary": 900,
         "targets": 16600,
         "drafters": 11600,
-        "planning": 2450,
+        "planning": 2550,
         "engine": 1900,
         "api": 2800,
         "testing": 300,

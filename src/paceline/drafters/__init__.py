@@ -4,7 +4,7 @@ A spec is ``name``, ``name:key=value,key=value``, ``a,b`` (the first that propos
 tree); ``+`` binds tighter than ``,``. A piece without ``=`` after a comma begins the next method.
 """
 
-from paceline.drafters.base import Ask, Budget, Drafter, Plain, Seen
+from paceline.drafters.base import Ahead, Ask, Budget, Drafter, Enrich, Plain, Seen
 from paceline.drafters.spec import available, make_drafter
 
-__all__ = ["Ask", "Budget", "Drafter", "Plain", "Seen", "available", "make_drafter"]
+__all__ = ["Ahead", "Ask", "Budget", "Drafter", "Enrich", "Plain", "Seen", "available", "make_drafter"]

@@ -239,6 +239,11 @@ class OwnCopy(EditedCopy):
         """Whether a passage is copied, or was until a few tokens ago."""
         return bool(self.places or self.fresh)
 
+    @property
+    def tells(self) -> bool:
+        """Whether it knows more than the ending of the text does, which is as long as the copy without an edit."""
+        return bool(self.places) and (bool(self.fresh or self.edits) or self.places[0].run < LONG)
+
     def ahead(self, tokens: Sequence[int]) -> Self:
         other = replace(self, copied=[*self.copied, *tokens])
         return super(OwnCopy, other).ahead(tokens)

@@ -140,7 +140,7 @@ class Suffix(Drafter):
         if state.memory is not None or self._corpus is not None:
             votes = votes + self._foreign(state, min(budget.nodes, budget.depth), ahead)
         tree = grow(votes, budget.nodes, budget.depth, self.name, noise)
-        if not copy.places or budget.empty:
+        if budget.empty or not copy.tells:
             return tree
         own = copy.drafted_from(budget, self.name).head(budget.nodes, depth=budget.depth)
         return merge([own, tree]).top(budget.nodes)

@@ -118,6 +118,10 @@ class Drafting:
         """Whether the drafter may be sure of a draft before the planner asks for one."""
         return self.on and self.drafter.may_be_sure
 
+    def sure(self) -> bool:
+        """Whether it is."""
+        return bool(asked(self.drafter, "sure", self.state))
+
     @property
     def reads(self) -> bool:
         """Whether it reads the scores before that."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from paceline.context import Context
-from paceline.drafters.asking import admitted, asked
+from paceline.drafters.asking import admitted
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Plain, Seen
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
 from paceline.engine.counters import Ledger, Round
@@ -127,15 +127,12 @@ class Session:
         yield from self._end_round(record, draft.cut.tree, verdict, scores)
 
     def _woken(self) -> Generator[Call, Reply, bool]:
-        """Whether the planner is asked again before it has rested, since the drafter is sure of its next draft, or that
-        of a text which rests together with this one."""
+        """Whether the planner is asked before the rest is over, since the drafter is sure of a draft."""
         try:
-            sure = asked(self.drafter, "sure", self._drafting.state)
-            woken: bool = yield from self._call("wake", self.planner, Resting(self.context, sure))
+            return bool((yield from self._call("wake", self.planner, Resting(self.context, self._drafting.sure()))))
         except DrafterError as error:
             self._drafting.stop(error)
             return False
-        return woken
 
     def _drafted(self) -> Generator[Call, Reply, Drafted]:
         """Plan and draft."""

@@ -30,7 +30,7 @@ class Prompt:
     turns: tuple[str, ...]
     chat: bool = True
     script: str | None = None
-    """The text that follows, where a text is replayed and not written."""
+    """The text that follows, where a text is replayed or followed and not written freely."""
     reference: tuple[str, ...] = field(default=(), compare=False)
     """A good answer to each turn, where the source has them. They change nothing of what is written."""
 

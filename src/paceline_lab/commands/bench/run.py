@@ -99,7 +99,10 @@ def _add_how(parser: Parser) -> None:
     parser.add_temperature()
     parser.add_seed()
     follow = parser.add_mutually_exclusive_group()
-    text = "all methods follow plain decoding's text, so that all do the same work (default in half precision)"
+    text = (
+        "all methods follow the text that a prompt names, or else plain decoding's, so that all do the same work "
+        "(default in half precision)"
+    )
     follow.add_argument("--follow", action="store_true", default=None, help=text)
     text = "each method writes its own text, which is compared with plain decoding (default otherwise)"
     follow.add_argument("--free", dest="follow", action="store_false", help=text)
