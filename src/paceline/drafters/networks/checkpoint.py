@@ -103,16 +103,21 @@ def read_tensors(folder: Path, names: Sequence[str], method: str) -> dict[str, t
 
 
 def _unpickled(data: bytes, file: Path) -> dict[str, torch.Tensor]:
+    content = unpickled(data, file)
+    if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):
+        raise InputError(f"{file} holds no tensors by name; give the head that its authors published")
+    return {str(name): tensor for name, tensor in content.items()}
+
+
+def unpickled(data: bytes, file: Path) -> Any:
+    """A pickle of tensors and plain values; nothing in it can run."""
     try:
-        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
             f"{file} holds more than tensors, and could run code when it is opened; save its tensors as "
             f"{file.stem}.safetensors with the program that made it"
         ) from None
-    if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):
-        raise InputError(f"{file} holds no tensors by name; give the head that its authors published")
-    return {str(name): tensor for name, tensor in content.items()}
 
 
 def write_folder(folder: Path, tensors: Tensors, config: Mapping[str, Any], *, weights: str = WEIGHTS) -> None:
