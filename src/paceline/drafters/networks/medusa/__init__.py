@@ -1,0 +1,2 @@
+"""Medusa: independent heads on the target's last state. `drafter` is the method, `head` the network, `checkpoint` its
+files, `fitting` the choice of heads for a model."""
