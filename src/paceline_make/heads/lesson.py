@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from paceline_make.heads.labels import NOTHING, Labels
@@ -27,18 +28,25 @@ class Lesson(ABC, Generic[Head]):
         self,
         head: Head,
         embedding: torch.Tensor,
-        known: torch.Tensor | None = None,
         objective: Objective | None = None,
+        output: torch.Tensor | None = None,
     ) -> None:
-        """``embedding`` is the target's input embedding ``[ids, width]``; it is not trained. ``known`` are the target's
-        tokens whose logits the head gives, None for all."""
+        """``embedding`` and ``output`` are the target's matrices ``[ids, width]``, which are not trained."""
         self.head, self.embedding = head, embedding
+        self._output = embedding if output is None else output.to(embedding.device)
         self.objective = Objective() if objective is None else objective
-        size = len(embedding)
-        columns = torch.arange(size) if known is None else known.cpu()
-        self._columns = torch.full((size + 1,), NOTHING)
-        self._columns[columns] = torch.arange(len(columns))  # the last place is that of no label
+        known = known_tokens(head)
+        self._columns = torch.full((max(len(embedding), int(known.max()) + 1) + 1,), NOTHING)
+        self._columns[known] = torch.arange(len(known))  # the last place is that of no label
         self._columns = self._columns.to(embedding.device)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The target's input embeddings of labels; any where nothing is to learn."""
+        return F.embedding(tokens.clamp_min(0), self.embedding)
+
+    def unembed(self, states: torch.Tensor) -> torch.Tensor:
+        """The target's logits of states, for heads without an output matrix."""
+        return F.linear(states, self._output)
 
     @abstractmethod
     def predict(self, batch: Labels, number: int) -> tuple[Labels, Predictions]:
@@ -63,3 +71,9 @@ class Lesson(ABC, Generic[Head]):
         counted = labels.tokens[:, step + 1] != NOTHING
         laws = Laws.of(logits, self._columns[labels.law_ids[:, step]], labels.law_logs[:, step])
         return (laws.losses(self.objective.loss) * counted).sum() / len(logits)
+
+
+def known_tokens(head: Any) -> torch.Tensor:
+    """The target's ids of the tokens that a head knows, in the order of its columns."""
+    ids: torch.Tensor = torch.arange(head.shape.known) if head.token_ids is None else head.token_ids.cpu()
+    return ids

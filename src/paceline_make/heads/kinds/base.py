@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -12,12 +12,11 @@ from typing import Any, ClassVar, Generic
 import numpy as np
 import torch
 
-from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.targets.place import named_dtype
 from paceline_make.heads.data import Ids
 from paceline_make.heads.labels import Reading
-from paceline_make.heads.lesson import Head, Lesson
+from paceline_make.heads.lesson import Head, Lesson, known_tokens
 from paceline_make.heads.loss import Objective
 
 
@@ -52,6 +51,14 @@ class Ground:
         """Of the target's states."""
         return self.embedding.shape[1]
 
+    def own_rows(self, head: Any) -> torch.Tensor:
+        """The target's output matrix for the tokens that a head knows."""
+        return self.output[known_tokens(head)]
+
+    def rarest(self) -> int:
+        """A token that the text has least often."""
+        return int(np.bincount(self.ids, minlength=self.target.vocab_size).argmin())
+
     def known(self, count: int) -> torch.Tensor:
         """The most frequent tokens of the text, and those that end a text, ascending."""
         counts = np.bincount(self.ids, minlength=self.target.vocab_size).astype(np.int64)
@@ -69,6 +76,9 @@ class About:
     trained: Mapping[str, Any]
     int8: bool = False
     """Store large matrices in 8-bit integers."""
+
+    def fields(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +121,29 @@ class HeadKind(ABC, Generic[Head]):
         """Its sizes, for its card."""
 
 
+def begin_as(output: torch.nn.Module, rows: torch.Tensor) -> None:
+    """Give an output matrix these rows; two thin ones the product that is nearest to them."""
+    with torch.no_grad():
+        if isinstance(output, torch.nn.Linear):
+            output.weight.copy_(rows)
+            return
+        (inner, outer), (left, sizes, right) = output.children(), torch.linalg.svd(rows, full_matrices=False)
+        roots = sizes[: len(inner.weight)].sqrt()
+        inner.weight.copy_(roots[:, None] * right[: len(roots)])
+        outer.weight.copy_(left[:, : len(roots)] * roots)
+
+
+HEAD_WIDTH = 64
+
+
+def key_heads_of(width: int) -> tuple[int, int]:
+    """Attention heads for a layer of this width, and those of keys: half as many."""
+    heads = max(1, width // HEAD_WIDTH)
+    while width % heads or (width // heads) % 2:
+        heads -= 1
+    return heads, heads // 2 if heads % 2 == 0 else heads
+
+
 def parameters_in_all(head: torch.nn.Module) -> int:
     return sum(weight.numel() for weight in head.parameters())
 
-
-def check_part(kept: int, vocab_size: int) -> None:
-    if not 0 <= kept <= vocab_size:
-        raise InputError(f"a head cannot know {kept} of {vocab_size} tokens")

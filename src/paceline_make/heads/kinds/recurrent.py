@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 
 from paceline.drafters.networks.heads import REDRAFTER
 from paceline.drafters.networks.redrafter.checkpoint import read_head, write_head
@@ -23,16 +22,12 @@ SPREAD = 0.02
 class RecurrentLesson(Lesson[RecurrentHead]):
     """Predicts the tokens behind each position, one step after the other, along the labels' own tokens."""
 
-    def __init__(self, head: RecurrentHead, embedding: torch.Tensor, objective: Objective | None = None) -> None:
-        known = torch.arange(head.shape.known) if head.token_ids is None else head.token_ids
-        super().__init__(head, embedding, known, objective)
-
     def predict(self, batch: Labels, number: int) -> tuple[Labels, Predictions]:
         return batch, self._predictions(batch)
 
     def _predictions(self, batch: Labels) -> Predictions:
         steps = batch.tokens.shape[1] - 1
-        embedded = F.embedding(batch.tokens[:, :steps].clamp_min(0), self.embedding)
+        embedded = self.embed(batch.tokens[:, :steps])
         state = self.head.first(embedded[:, 0])
         for step in range(steps):
             state = self.head.next(state, embedded[:, step]) if step else state
