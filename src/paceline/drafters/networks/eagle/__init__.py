@@ -1,0 +1,1 @@
+"""Heads of EAGLE, in all their forms: `head` is what they compute, `checkpoint` their files."""
