@@ -12,12 +12,17 @@ from typing import Any, ClassVar, Generic
 import numpy as np
 import torch
 
-from paceline.targets.base import Target
+from paceline.targets.base import Request, Target, Want
 from paceline.targets.place import named_dtype
 from paceline_make.heads.data import Ids
 from paceline_make.heads.labels import Reading
 from paceline_make.heads.lesson import Head, Lesson, known_tokens
 from paceline_make.heads.loss import Objective
+
+
+HEAD_WIDTH = 64
+SAMPLE = 128
+"""Tokens of the text that the target reads before training."""
 
 
 @dataclass(eq=False)
@@ -50,6 +55,17 @@ class Ground:
     def width(self) -> int:
         """Of the target's states."""
         return self.embedding.shape[1]
+
+    @cached_property
+    def scale(self) -> float:
+        """The root mean square of the states that the target's output reads."""
+        tokens, last = self.ids[:SAMPLE].astype(np.int64), self.target.layers
+        rows = self.target.open(len(tokens))
+        try:
+            (scores,) = self.target.score([Request.of_prompt(rows, tokens, Want(hidden=frozenset({last})))])
+            return float(torch.as_tensor(scores.hidden(last)).float().pow(2).mean().sqrt())
+        finally:
+            rows.close()
 
     def own_rows(self, head: Any) -> torch.Tensor:
         """The target's output matrix for the tokens that a head knows."""
@@ -133,7 +149,6 @@ def begin_as(output: torch.nn.Module, rows: torch.Tensor) -> None:
         outer.weight.copy_(left[:, : len(roots)] * roots)
 
 
-HEAD_WIDTH = 64
 
 
 def key_heads_of(width: int) -> tuple[int, int]:

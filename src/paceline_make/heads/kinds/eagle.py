@@ -94,6 +94,12 @@ class EagleKind(HeadKind[EagleHead]):
             head.token_ids = ground.known(head.shape.kept)
         if self.own_output:
             begin_as(head.lm_head, ground.own_rows(head))
+        with torch.no_grad():  # rows begin as the last state that they read: what states mean is known then
+            head.fc.weight.zero_()[:, -ground.width :].fill_diagonal_(1.0)
+            for layer in head.layers:
+                layer.self_attn.o_proj.weight.zero_()
+                layer.mlp.down_proj.weight.zero_()
+            head.norm.weight.fill_(ground.scale)
         return head
 
     def lesson(self, head: EagleHead, ground: Ground, objective: Objective) -> EagleLesson:
