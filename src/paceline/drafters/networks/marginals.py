@@ -7,7 +7,7 @@ reads them: no forward, no copy, and no row as wide as the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from paceline.drafters.networks.growth import Growth
 from paceline.law import Distribution
 from paceline.law.contenders import DEVICES
 from paceline.law.scores import HOST_DEVICE
-from paceline.tree import Floats, Ints
+from paceline.tree import Ints
 
 CANDIDATES = 64
 """Tokens of a place that settings and noise choose from."""
@@ -27,13 +27,20 @@ CANDIDATES = 64
 class Marginals:
     """The candidates of one draft: their target ids ``[places, candidates]``, ascending, and their logits.
 
-    ``gains`` ``[places, before, candidates]`` are what is added to the logits behind each candidate of the place before;
-    those of the first place are all the same, for it follows the text. ``trust`` ``[places, before]`` are logarithms of
-    the chance that the best candidate is accepted, where the network predicts that.
+    ``gains`` ``[places, before, candidates]`` are what is added to the logits behind each candidate of the place
+    before; those of the first place are all the same, for it follows the text. ``trust`` ``[places, before]`` are
+    logarithms of the chance that the best candidate is accepted, where the network predicts that.
     """
 
-    def __init__(self, ids: Ints, logits: Floats, gains: Floats | None = None, trust: Floats | None = None) -> None:
-        self._ids, self._logits, self._gains, self._trust = ids, logits, gains, trust
+    def __init__(
+        self,
+        ids: NDArray[Any],
+        logits: NDArray[Any],
+        gains: NDArray[Any] | None = None,
+        trust: NDArray[Any] | None = None,
+    ) -> None:
+        self._ids, self._logits = ids.astype(np.int64), logits.astype(np.float64)
+        self._gains, self._trust = gains, trust
 
     def laws(self, growth: Growth) -> list[Distribution]:
         """The laws behind the nodes of a draft that go on; nodes with one law share the object."""
@@ -46,7 +53,7 @@ class Marginals:
         found: list[Distribution] = growth.state.among(self._ids[place], rows, growth.texts)
         return found
 
-    def gained(self, growth: Growth) -> Floats | None:
+    def gained(self, growth: Growth) -> NDArray[Any] | None:
         """What is added to the logits behind each node that goes on."""
         return None if self._gains is None else self._gains[growth.level, self._before(growth)]
 
@@ -68,12 +75,13 @@ def best_tokens(
     return tokens, best.gather(-1, order), columns.gather(-1, order)
 
 
-def on_host(tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
-    """Tensors that begin with the same dimension on the host, in one copy."""
-    first = tensors[0]
+def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
+    """Tensors on the host that begin with the same dimension, in one copy."""
+    first = next(iter(tensors.values()))
     if first.device.type == HOST_DEVICE:
-        return [each.numpy(force=True) for each in tensors]
+        return {name: each.numpy(force=True) for name, each in tensors.items()}
     kind = torch.float64 if first.device.type in DEVICES else torch.float32  # which holds all ids, too
-    packed = torch.cat([each.flatten(1).to(kind) for each in tensors], dim=1).numpy(force=True)
-    parts = np.split(packed, np.cumsum([each[0].numel() for each in tensors])[:-1], axis=1)
-    return [part.reshape(each.shape) for part, each in zip(parts, tensors, strict=True)]
+    packed = torch.cat([each.flatten(1).to(kind) for each in tensors.values()], dim=1).numpy(force=True)
+    ends = np.cumsum([each[0].numel() for each in tensors.values()])
+    parts = zip(tensors.items(), np.split(packed, ends[:-1], axis=1), strict=True)
+    return {name: part.reshape(each.shape) for (name, each), part in parts}
