@@ -74,14 +74,14 @@ def made(
     def norm(size: int) -> torch.Tensor:
         return 1 + 0.2 * torch.randn(size, generator=random)
 
-    group = one_of(2, 4)
+    group = one_of(2, 4) if width is None else 1
     width = width or one_of(16, 24, 32)
     vocab = vocab or one_of(40, 97)
     shared, share, size = one_of(1, 2), one_of(1, 2, 3), one_of(4, 8)
     heads, layers, units, block = shared * share, one_of(1, 2, 3), one_of(20, 36), one_of(2, 4, 6)
-    states = sorted({one_of(*range(1, depth)) for _ in range(one_of(1, 2, 3))})
+    states = sorted({one_of(*range(1, max(2, depth))) for _ in range(one_of(1, 2, 3))})
     bias, taps, rank = one_of(True, False), one_of(1, 2), one_of(3, 5)
-    inner: dict[str, Any] = {"mask_token_id": one_of(vocab - 1, 7)}
+    inner: dict[str, Any] = {"mask_token_id": one_of(vocab - 1, min(7, vocab - 1))}
     body: dict[str, Any] = {
         "vocab_size": vocab,
         "hidden_size": width,
@@ -134,12 +134,14 @@ def made(
         tensors["candidate_selector.successor_codebook"] = torch.randn(vocab, rank, generator=random)
         tensors["candidate_selector.hidden_projection.weight"] = weight(rank, width)
     known = vocab
-    if kind in ("dflash", "dspark_speculators") and one_of(True, False):
+    if not given.get("output") and kind in ("dflash", "dspark_speculators") and one_of(True, False):
         known = vocab // 2
         ids = torch.randperm(vocab, generator=random)[:known].sort().values
         tensors["lm_head.weight"] = weight(known, width, scale=2.0)
         tensors["d2t"] = ids - torch.arange(known)
         tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, ids, value=True)
+    if given.get("output"):
+        tensors.setdefault("lm_head.weight", weight(vocab, width))
     if one_of(True, False):
         tensors["embed_tokens.weight"] = weight(vocab, width, scale=3.0)
     if "dspark" in kind:
@@ -193,6 +195,7 @@ class Reference:
         self.eps, self.size = body["rms_norm_eps"], body["head_dim"]
         self.theta = body.get("rope_theta") or body["rope_parameters"]["rope_theta"]
         self.count = body["num_hidden_layers"]
+        self._computed: dict[tuple[int, int], torch.Tensor] = {}
 
     def norm(self, row: torch.Tensor, name: str) -> torch.Tensor:
         return row / (row.pow(2).mean(-1, keepdim=True) + self.eps).sqrt() * self.tensors[f"{name}.weight"]
@@ -289,6 +292,13 @@ class Reference:
     def predicting(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden if self.head.from_anchor else hidden[1:]
 
+    def rows(self, states: torch.Tensor, anchor_token: int) -> torch.Tensor:
+        """Those that predict, computed once for a text."""
+        key = len(states), anchor_token
+        if key not in self._computed:
+            self._computed[key] = self.predicting(self.hidden(states, anchor_token))
+        return self._computed[key]
+
     @property
     def ids(self) -> torch.Tensor:
         """The target's ids of its columns."""
@@ -304,7 +314,7 @@ class Reference:
     def behind(self, states: torch.Tensor, anchor_token: int, path: list[int]) -> list[torch.Tensor]:
         """Of every place the scores of all the target's tokens, behind the tokens of ``path``; those that cannot come
         have none."""
-        rows = self.predicting(self.hidden(states, anchor_token))
+        rows = self.rows(states, anchor_token)
         bases, tensors, vocab = self.logits(rows), self.tensors, self.head.layers["vocab_size"]
         found, state = [], None
         for place, before in enumerate([anchor_token, *path][: len(rows)]):
@@ -333,7 +343,7 @@ class Reference:
         return found
 
     def confidence(self, states: torch.Tensor, anchor_token: int, path: list[int]) -> list[float]:
-        rows, found = self.predicting(self.hidden(states, anchor_token)), []
+        rows, found = self.rows(states, anchor_token), []
         for row, before in zip(rows, [anchor_token, *path], strict=False):
             read = row
             if self.head.said("confidence_head_with_markov"):

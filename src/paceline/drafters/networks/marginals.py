@@ -7,7 +7,7 @@ reads them: no forward, no copy, and no row as wide as the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,13 +75,12 @@ def best_tokens(
     return tokens, best.gather(-1, order), columns.gather(-1, order)
 
 
-def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
-    """Tensors on the host that begin with the same dimension, in one copy."""
-    first = next(iter(tensors.values()))
+def on_host(tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
+    """Tensors that begin with the same dimension on the host, in one copy."""
+    first = tensors[0]
     if first.device.type == HOST_DEVICE:
-        return {name: each.numpy(force=True) for name, each in tensors.items()}
+        return [each.numpy(force=True) for each in tensors]
     kind = torch.float64 if first.device.type in DEVICES else torch.float32  # which holds all ids, too
-    packed = torch.cat([each.flatten(1).to(kind) for each in tensors.values()], dim=1).numpy(force=True)
-    ends = np.cumsum([each[0].numel() for each in tensors.values()])
-    parts = zip(tensors.items(), np.split(packed, ends[:-1], axis=1), strict=True)
-    return {name: part.reshape(each.shape) for (name, each), part in parts}
+    packed = torch.cat([each.flatten(1).to(kind) for each in tensors], dim=1).numpy(force=True)
+    parts = np.split(packed, np.cumsum([each[0].numel() for each in tensors])[:-1], axis=1)
+    return [part.reshape(each.shape) for part, each in zip(parts, tensors, strict=True)]

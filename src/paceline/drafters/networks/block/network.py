@@ -182,8 +182,8 @@ class BlockNetwork(RowNetwork):
         before = torch.cat([first, ids[:, :-1]], dim=1)
         gains, trust = head.gains(hidden, before, ids, columns), head.trust(hidden, before)
         parts = {"ids": ids, "logits": best, "gains": gains, "trust": trust}
-        copied = on_host({name: part for name, part in parts.items() if part is not None})
-        shown = [{name: part[text] for name, part in copied.items()} for text in range(len(anchors))]
+        present = {name: part for name, part in parts.items() if part is not None}
+        shown = [dict(zip(present, own, strict=True)) for own in zip(*on_host(list(present.values())), strict=True)]
         markov = head.markov_head
         if markov is None or not markov.has_state:
             return [Marginals(**each) for each in shown]
