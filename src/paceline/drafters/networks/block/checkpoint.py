@@ -6,6 +6,7 @@ scales of the input and the output.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -124,7 +125,7 @@ def _mask(folder: Path, shape: BlockShape) -> torch.Tensor | None:
     """The mask token's own embedding, from a file beside the weights: a vector, alone or with the token."""
     file = folder / MASK_FILE
     try:
-        content = unpickled(read_file(file, MOST_MASK), file)
+        content = unpickled(io.BytesIO(read_file(file, MOST_MASK)), file)
     except FileNotFoundError:
         return None
     except (InputError, MemoryError):
