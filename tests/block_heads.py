@@ -159,7 +159,7 @@ def made(
         tensors["confidence_head.proj.weight"] = weight(1, width + rank * with_markov)
         tensors["confidence_head.proj.bias"] = torch.randn(1, generator=random)
     mask = torch.randn(width, generator=random) if kind == "zlab" and one_of(True, False) else None
-    inner |= {"block_size": block}
+    inner |= {"block_size": given.get("block", block)}
     if kind in ("dflash", "dflash2", "dspark_speculators"):
         inner |= {"aux_hidden_state_layer_ids": states, "draft_vocab_size": known}
         if one_of(True, False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+import paceline
 from block_heads import KINDS, Made, Reference, made
 from drafting import as_plain, context_of
 from engine import PROMPT, SIZE, habitual
 from enumeration import Coins, World, outcome_of, output_law, played
+from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending
-from paceline.drafters import Ask, Budget
+from paceline.drafters import Ask, Budget, Seen
 from paceline.drafters.networks import growth
 from paceline.drafters.networks.block import BlockDrafter
 from paceline.drafters.networks.block.checkpoint import read_block
@@ -26,9 +29,10 @@ from paceline.drafters.networks.reading import TokenColumns
 from paceline.drafters.networks.shown import StateText
 from paceline.drafters.noise import foremost
 from paceline.law import Distribution, Outlook, Sampling
-from paceline.targets.base import Target
+from paceline.targets.base import Request, Target, Want
 from paceline.targets.table import TableTarget
-from paceline.verify import Rule
+from paceline.tree import DraftTree
+from paceline.verify import Rule, Verdict
 from test_foreign import sampled_by
 
 SHAPES = 20
@@ -250,3 +254,120 @@ def test_the_law_is_plain_decodings(
     assert found.keys() == plain.keys()
     for text, probability in plain.items():
         assert float(found[text]) == pytest.approx(float(probability), abs=1e-9)
+
+
+# --- texts of a model ----------------------------------------------------------------------------------------
+
+PROMPT_TEXT = "Once upon a time there was a little girl who lived in a village near the forest. One morning"
+TEXTS = [PROMPT_TEXT, "Kraków jest", PROMPT_TEXT + " she"]
+
+
+@cache
+def model() -> LanguageModel:
+    return paceline.load("pocket", dtype="float32", generation_config=False)
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A head of each kind for `pocket`, that was never trained."""
+    folder, depth = tmp_path_factory.mktemp("heads"), model().target.layers
+    return {kind: made(kind, 6, width=256, vocab=8192, depth=depth, block=5).save(folder / kind) for kind in KINDS}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.0])
+@pytest.mark.parametrize("kind", ["zlab", "dflash2", "dspark"])
+def test_the_text_is_plain_decodings(heads: dict[str, Path], kind: str, temperature: float) -> None:
+    how: dict[str, Any] = {"temperature": temperature, "seed": 4, "max_new_tokens": 14}
+    plain = [text.tokens for (text,) in model().generate_batch(TEXTS, method="plain", **how)]
+    for options in ("", ",width=1"):
+        method = f"block:head={heads[kind]}{options}"
+        found = model().generate_batch(TEXTS, method=method, planner="fixed", **how)
+        assert [text.tokens for (text,) in found] == plain
+        assert all(text.totals.drafted > 14 for (text,) in found)
+
+
+def test_the_authors_chain_is_the_likeliest_token_of_every_place(heads: dict[str, Path]) -> None:
+    method = f"block:paper,head={heads['jetspec']}"
+    found = model().generate(PROMPT_TEXT, method=method, temperature=1.0, seed=4, max_new_tokens=8)
+    head = read_block(heads["jetspec"])[0]
+    assert {round.drafted for round in found.rounds if round.drafted} <= set(range(head.shape.places + 1))
+    assert max(round.drafted for round in found.rounds) == head.shape.places
+
+
+def rounds_of(drafter: BlockDrafter, texts: Sequence[str]) -> list[StateText]:
+    """Texts after rounds with verdicts of all kinds."""
+    random = np.random.default_rng(0)
+    states = [opened(drafter, model().encode(text)) for text in texts]
+    for _ in range(6):
+        trees = drafter.propose([Ask(state, Budget(6, 3)) for state in states])
+        assert all(len(tree) == 6 for tree in trees)
+        for state in states:
+            accepted = int(random.integers(0, 4))
+            line = random.integers(0, 8000, accepted + 1).tolist()
+            draft = DraftTree.build([7, *line[:-1]], [-1, -1, *range(1, accepted)][: accepted + 1])
+            verdict = Verdict(path=tuple(range(1, accepted + 1)), tokens=tuple(line), accepted=accepted)
+            request = Request.of_tree(state.target_rows, state.context.root, draft, Want(hidden=drafter.needs.hidden))
+            show(drafter, state, request, verdict)
+    drafter.propose([Ask(state, Budget(6, 3)) for state in states])
+    return states
+
+
+def show(drafter: BlockDrafter, state: Any, request: Request, verdict: Verdict) -> None:
+    """Have the target score a request, keep what the verdict accepts, and show it to the drafter."""
+    (scores,) = model().target.score([request])
+    state.target_rows.keep([0, *(node + 1 for node in verdict.path)])
+    for token in verdict.tokens:
+        state.context.commit(token)
+    drafter.observe([Seen(state, verdict, scores)])
+
+
+def opened(drafter: BlockDrafter, tokens: Any) -> Any:
+    """A text whose prompt the target has read, in two pieces."""
+    context = Context(tokens, Sampling(), Ending(max_new_tokens=60))
+    state: Any = drafter.open(context)
+    state.target_rows = model().target.open(99)
+    for piece in np.array_split(context.tokens[:-1], 2):
+        request = Request.of_prompt(state.target_rows, piece, Want(hidden=drafter.needs.hidden))
+        show(drafter, state, request, Verdict(path=tuple(range(len(piece) - 1)), tokens=(), accepted=0))
+    return state
+
+
+def keys_of(state: StateText) -> list[torch.Tensor]:
+    state.rows.check()
+    return [torch.cat(layer.span(0, state.rows.committed)) for _, layer in sorted(state.rows.layers.items())]
+
+
+def test_rows_are_those_of_a_forward_from_scratch_after_any_verdict(heads: dict[str, Path]) -> None:
+    drafter = drafter_of(heads["dflash2"], model().target)
+    for state in rounds_of(drafter, TEXTS):
+        fresh = drafter_of(heads["dflash2"], model().target)
+        again = opened(fresh, state.context.tokens)
+        fresh.propose([Ask(again, Budget(6, 3))])
+        assert state.rows.committed == len(state.context) - 1
+        for one, other in zip(keys_of(again), keys_of(state), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+def test_texts_of_a_batch_are_drafted_in_one_pass(heads: dict[str, Path]) -> None:
+    drafter = drafter_of(heads["zlab"], model().target)
+    states = [opened(drafter, model().encode(text)) for text in TEXTS]
+    before = drafter.network.model.forwards
+    together = drafter.propose([Ask(state, Budget(6, 3)) for state in states])
+    assert drafter.network.model.forwards == before + 1
+    for state, tree in zip(states, together, strict=True):
+        (alone,) = drafter.propose([Ask(state, Budget(6, 3))])
+        assert alone.tokens.tolist() == tree.tokens.tolist()
+        np.testing.assert_allclose(alone.scores, tree.scores, atol=1e-5)
+
+
+def test_rows_are_reused_by_the_next_turn(heads: dict[str, Path]) -> None:
+    drafter, how = BlockDrafter(head=heads["dspark"]), {"temperature": 0.8, "seed": 4, "max_new_tokens": 12}
+    first = model().encode(PROMPT_TEXT)
+    turn = model().generate(first, method=drafter, planner="fixed:6", **how)
+    longer = [*first, *turn.tokens, *model().encode(" and then")]
+    state = drafter.open(Context(longer, Sampling(), Ending(max_new_tokens=9)))
+    assert state.rows.committed >= len(first) + len(turn.tokens) - 3
+    drafter.close(state)
+    found = model().generate(longer, method=drafter, planner="fixed:6", **how)
+    assert found.tokens == model().generate(longer, method="plain", **how).tokens
+    assert found.totals.drafted > 12

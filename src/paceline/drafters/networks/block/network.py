@@ -166,6 +166,12 @@ class BlockNetwork(RowNetwork):
             growth.state.tally.add(DRAFT_FORWARDS)
             growth.kept = marginals
 
+    @property
+    def ties(self) -> bool:
+        """Whether a token's law depends on those before it in the block."""
+        shape = self.model.head.shape
+        return bool(shape.selector_rank or shape.markov_rank or shape.confidence)
+
     def depth(self, depth: int, length: int) -> int:
         return min(depth, self.model.head.shape.places)
 
