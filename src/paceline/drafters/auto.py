@@ -20,8 +20,10 @@ from paceline.drafters.forced import Forced
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.networks.assistant import Assistant
 from paceline.drafters.networks.assistant.drafter import Model
-from paceline.drafters.networks.heads import REDRAFTER, method_for
+from paceline.drafters.networks.heads import HYDRA, MEDUSA, REDRAFTER, method_for
 from paceline.drafters.networks.heads import SHIPPED as SHIPPED_HEAD
+from paceline.drafters.networks.hydra import Hydra
+from paceline.drafters.networks.medusa import Medusa
 from paceline.drafters.networks.redrafter import ReDrafter
 from paceline.drafters.noise import SHARED
 from paceline.drafters.prediction import Prediction
@@ -44,7 +46,7 @@ class ShippedDictionaries(DictSpec):
         return shipped_for(vocabulary) if vocabulary is not None else ()
 
 
-HEADS: Mapping[str, Callable[..., Drafter]] = {REDRAFTER: ReDrafter}
+HEADS: Mapping[str, Callable[..., Drafter]] = {REDRAFTER: ReDrafter, MEDUSA: Medusa, HYDRA: Hydra}
 """By the kind of a head: what drafts with it."""
 
 
@@ -90,7 +92,7 @@ class Auto(Union):
             self.expensive += (drafter_by(head, noise),)
         super().__init__((*self.cheap, *self.expensive))
         self.enriches = bool(self.expensive)
-        self.costly_levels = max((part.levels(part.nodes) for part in self.expensive), default=0)
+        self.costly_levels = max((part.costly_levels for part in self.expensive), default=0)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         return NODES + sum(sizes[len(self.cheap) :])

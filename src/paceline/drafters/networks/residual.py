@@ -22,7 +22,7 @@ class Block(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         beside = states if self.res_connection is None else self.res_connection(states)
-        return beside + F.silu(self.linear(states))  # type: ignore[no-any-return]
+        return beside + F.silu(self.linear(states))
 
 
 def output(width: int, known: int, rank: int, *, bias: bool = False) -> nn.Module:

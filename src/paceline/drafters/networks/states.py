@@ -16,7 +16,6 @@ from paceline.drafters.networks.shown import StateDrafter, StateText
 from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows, persistent_tensors
 
-
 __all__ = ["ShownRows", "StateDrafter", "StateRows", "StateText"]
 
 

@@ -6,6 +6,7 @@ scales of the input and the output.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -65,9 +66,11 @@ def read_block(folder: Path) -> tuple[BlockHead, HeadFacts]:
     own = own_part(BlockPart, config, folder) or BlockPart()
     found = _renamed(floats(read_tensors(folder, FILES, BLOCK)))
     shape = read_shape(config, frozenset(found), folder)
-    check_sizes({"hidden_size": shape.width, "intermediate_size": shape.units}, found, folder)
+    check_sizes({"hidden_size": shape.width, "intermediate_size": shape.layer.units}, found, folder)
     if shape.layers > len(found):
-        raise InputError(f"{CONFIG} of the head in {folder} says {shape.layers} layers, and {len(found)} tensors; {MEND}")
+        raise InputError(
+            f"{CONFIG} of the head in {folder} says {shape.layers} layers, and {len(found)} tensors; {MEND}"
+        )
     if (mask := _mask(folder, shape)) is not None:
         found[MASK] = mask
     shape = replace(shape, rank=own.rank, own_mask=MASK in found)
@@ -122,7 +125,7 @@ def _mask(folder: Path, shape: BlockShape) -> torch.Tensor | None:
     """The mask token's own embedding, from a file beside the weights: a vector, alone or with the token."""
     file = folder / MASK_FILE
     try:
-        content = unpickled(read_file(file, MOST_MASK), file)
+        content = unpickled(io.BytesIO(read_file(file, MOST_MASK)), file)
     except FileNotFoundError:
         return None
     except (InputError, MemoryError):
@@ -165,20 +168,20 @@ def _fits_speculators(shape: BlockShape) -> bool:
 
 
 def _layer_config(shape: BlockShape) -> dict[str, Any]:
-    windows = {window for window in shape.windows if window is not None}
+    layer, windows = shape.layer, {window for window in shape.windows if window is not None}
     return {
         "model_type": "qwen3",
         "vocab_size": shape.vocab_size,
         "hidden_size": shape.width,
-        "intermediate_size": shape.units,
+        "intermediate_size": layer.units,
         "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.key_heads,
-        "head_dim": shape.head_width,
+        "num_attention_heads": layer.heads,
+        "num_key_value_heads": layer.kv_heads,
+        "head_dim": layer.head_size,
         "hidden_act": "silu",
-        "rms_norm_eps": shape.eps,
-        "attention_bias": shape.attention_bias,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
+        "rms_norm_eps": layer.eps,
+        "attention_bias": layer.bias,
+        **shape.rope,
         "layer_types": [FULL if window is None else SLIDING for window in shape.windows],
         "use_sliding_window": bool(windows),
         "sliding_window": max(windows, default=None),

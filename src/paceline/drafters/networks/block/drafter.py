@@ -14,13 +14,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline.context import Context
 from paceline.drafters.base import Seen, at_least
-from paceline.drafters.networks.growth import DraftShape
+from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.drafters.networks.heads import BLOCK, SHIPPED
+from paceline.drafters.networks.products import ProductGrowth
 from paceline.drafters.networks.reading import TokenColumns
-from paceline.drafters.networks.shown import StateDrafter
+from paceline.drafters.networks.shown import StateDrafter, StateText
 from paceline.drafters.noise import SHARED, wants_noise
-from paceline.targets.base import NOTHING, Target, Want
+from paceline.law import Outlook
+from paceline.targets.base import NOTHING, Rows, Target, Want
+from paceline.tree import ROOT
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -28,6 +32,16 @@ if TYPE_CHECKING:
 
 LONGEST = 16
 """Tokens of a path, if neither head nor option says less."""
+
+
+class ApartText(StateText):
+    """A text whose places are predicted apart from one another, so that the likeliest paths of all can be found."""
+
+    def growth(
+        self, shape: DraftShape, nodes: int, depth: int, *, text: Context | None = None, row: int = ROOT
+    ) -> Growth:
+        assert text is None and row == ROOT, "nothing is read ahead of the text"
+        return ProductGrowth(self, shape, nodes, depth)
 
 
 class BlockDrafter(StateDrafter):
@@ -72,6 +86,10 @@ class BlockDrafter(StateDrafter):
             self._rows.clear()
             with self._rows.held():
                 self._network = BlockNetwork(BlockModel(found.head, target))
+
+    def reading(self, context: Context, rows: Rows) -> StateText:
+        kind = StateText if self.network.ties else ApartText
+        return kind(context, Outlook(context.sampling, context.prompt_length), self.columns, rows=rows)
 
     def dispose(self) -> None:
         with self._rows.held():

@@ -51,17 +51,7 @@ def widened(head: BlockHead, ratio: int) -> BlockHead:
     """The same function for a target with ballast, at the cost of a head of that width; see `targets.pocket.ballast`.
     Channels are the small head's and then zeros; new attention heads and MLP units compute noise that is not read."""
     small = head.shape
-    made = BlockHead(
-        replace(
-            small,
-            width=small.width * ratio,
-            units=small.units * ratio,
-            heads=small.heads * ratio,
-            key_heads=small.key_heads * ratio,
-            rank=small.rank * ratio,
-            stretch=small.stretch * ratio,
-        )
-    )
+    made = BlockHead(replace(small, layer=small.layer.widened(ratio), rank=small.rank * ratio))
     weights = head.state_dict()
     with torch.no_grad():
         for name, weight in made.named_parameters():

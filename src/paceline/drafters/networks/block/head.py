@@ -17,6 +17,7 @@ Names of weights are those of the public files. All of it is differentiable.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -25,39 +26,10 @@ from torch import nn
 
 from paceline.drafters.networks.block.shape import BlockShape
 from paceline.drafters.networks.block.ties import CandidateSelector, ConfidenceHead, MarkovHead
-from paceline.drafters.networks.layers import RMSNorm, SwiGLU, attended, rotated, turns
+from paceline.drafters.networks.layers import Attend, DecoderLayer, RMSNorm, Rotary, Rotation, attended
 
 KeysValues: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-"""``[..., rows, heads, width]`` each."""
-Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""The number of a layer, and the block's queries, keys and values -> what the queries find in text and block, all
-``[..., rows, heads, width]``."""
-
-
-class BlockAttention(nn.Module):
-    """Projections of one layer. Context and block share those of keys and values."""
-
-    def __init__(self, shape: BlockShape) -> None:
-        super().__init__()
-        width, own, bias = shape.width, shape.heads * shape.head_width, shape.attention_bias
-        shared = shape.key_heads * shape.head_width
-        self.head_width = shape.head_width
-        self.q_proj = nn.Linear(width, own, bias=bias)
-        self.k_proj = nn.Linear(width, shared, bias=bias)
-        self.v_proj = nn.Linear(width, shared, bias=bias)
-        self.o_proj = nn.Linear(own, width, bias=bias)
-        self.q_norm = RMSNorm(shape.head_width, shape.eps)
-        self.k_norm = RMSNorm(shape.head_width, shape.eps)
-
-    def queries(self, states: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-        return rotated(self.q_norm(self._in_heads(self.q_proj(states))), angles)
-
-    def keys_values(self, states: torch.Tensor, angles: torch.Tensor) -> KeysValues:
-        keys = rotated(self.k_norm(self._in_heads(self.k_proj(states))), angles)
-        return keys, self._in_heads(self.v_proj(states))
-
-    def _in_heads(self, states: torch.Tensor) -> torch.Tensor:
-        return states.unflatten(-1, (-1, self.head_width))
+"""``[..., rows, heads, size]`` each."""
 
 
 class BlockConvolution(nn.Module):
@@ -87,29 +59,21 @@ class BlockConvolution(nn.Module):
         for tap in range(1, self._taps):
             earlier = F.pad(grouped[..., :-tap, :, :], (0, 0, 0, 0, tap, 0))
             found = found + earlier * kernel[..., tap, :, :]
-        return found.flatten(-2)
+        return found.flatten(-2)  # type: ignore[no-any-return]
 
 
-class BlockLayer(nn.Module):
+class BlockLayer(DecoderLayer):
     """One layer over blocks of rows ``[..., rows, width]``."""
 
-    def __init__(self, shape: BlockShape) -> None:
-        super().__init__()
-        self.self_attn = BlockAttention(shape)
-        self.mlp = SwiGLU(shape.width, shape.units)
-        self.input_layernorm = RMSNorm(shape.width, shape.eps / shape.stretch)
-        self.post_attention_layernorm = RMSNorm(shape.width, shape.eps / shape.stretch)
+    def __init__(self, shape: BlockShape, number: int) -> None:
+        super().__init__(shape.layer, number)
         self.attention_conv = BlockConvolution(shape) if shape.taps else None
         self.mlp_conv = BlockConvolution(shape) if shape.taps else None
 
-    def forward(self, number: int, rows: torch.Tensor, angles: torch.Tensor, attend: Attend) -> torch.Tensor:
-        def attention(states: torch.Tensor) -> torch.Tensor:
-            own = self.self_attn
-            found = attend(number, own.queries(states, angles), *own.keys_values(states, angles))
-            return own.o_proj(found.flatten(-2))  # type: ignore[no-any-return]
-
-        rows = rows + _convolved(self.attention_conv, attention, self.input_layernorm(rows))
-        return rows + _convolved(self.mlp_conv, self.mlp, self.post_attention_layernorm(rows))
+    def forward(self, states: torch.Tensor, rotation: Rotation, attend: Attend) -> torch.Tensor:
+        attention = partial(self.self_attn, rotation=rotation, attend=attend)
+        states = states + _convolved(self.attention_conv, attention, self.input_layernorm(states))
+        return states + _convolved(self.mlp_conv, self.mlp, self.post_attention_layernorm(states))
 
 
 def _convolved(
@@ -118,7 +82,7 @@ def _convolved(
     if convolution is None:
         return wrapped(rows)
     before, after = convolution.kernels(rows)
-    return convolution(wrapped(convolution(rows, before)), after)
+    return convolution(wrapped(convolution(rows, before)), after)  # type: ignore[no-any-return]
 
 
 class BlockHead(nn.Module):
@@ -133,9 +97,10 @@ class BlockHead(nn.Module):
         self.shape = shape
         width = shape.width
         self.fc = nn.Linear(len(shape.states) * width, width, bias=False)
-        self.hidden_norm = RMSNorm(width, shape.eps / shape.stretch)
-        self.layers = nn.ModuleList(BlockLayer(shape) for _ in range(shape.layers))
-        self.norm = RMSNorm(width, shape.eps / shape.stretch)
+        self.hidden_norm = RMSNorm(width, shape.layer.eps)
+        self.layers = nn.ModuleList(BlockLayer(shape, number) for number in range(shape.layers))
+        self._rotary = Rotary.of(shape.rope, shape.layer.head_size)
+        self.norm = RMSNorm(width, shape.layer.eps)
         self.embed_tokens = nn.Embedding(shape.vocab_size, width) if shape.own_embedding else None
         self.lm_head = _output(shape) if shape.own_output else None
         self.mask_embedding = nn.Parameter(torch.zeros(width)) if shape.own_mask else None
@@ -152,8 +117,8 @@ class BlockHead(nn.Module):
 
     def keys_values(self, context: torch.Tensor, positions: torch.Tensor) -> list[KeysValues]:
         """Keys and values of each layer for rows of the text at these positions."""
-        angles = self._angles(positions)
-        return [layer.self_attn.keys_values(context, angles) for layer in self._layers()]
+        rotation = self._rotary.at(positions, context.dtype)
+        return [layer.self_attn.keys(context, rotation) for layer in self._layers()]
 
     # the block
 
@@ -174,9 +139,9 @@ class BlockHead(nn.Module):
     def block(self, rows: torch.Tensor, anchors: torch.Tensor, attend: Attend) -> torch.Tensor:
         """The states ``[..., block, width]`` that predict, of embedded blocks whose anchors are at these positions."""
         ahead = torch.arange(self.shape.block, device=anchors.device)
-        angles = self._angles(anchors[..., None] + ahead)
-        for number, layer in enumerate(self._layers()):
-            rows = layer(number, rows, angles, attend)
+        rotation = self._rotary.at(anchors[..., None] + ahead, rows.dtype)
+        for layer in self._layers():
+            rows = layer(rows, rotation, attend)
         return self.norm(rows)  # type: ignore[no-any-return]
 
     def predicting(self, block: torch.Tensor) -> torch.Tensor:
@@ -247,12 +212,16 @@ class BlockHead(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         text, apart = self.keys_values(self.context(states), positions), torch.eye(anchors.shape[1])
 
-        def attend(number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-            own = torch.kron(apart.to(keys.device), self.sees_block(number, keys.device).float()) > 0
-            seen = self.sees_text(number, positions, anchors).flatten(1, 2)
+        def attend(layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            own = torch.kron(apart.to(keys.device), self.sees_block(layer, keys.device).float()) > 0
+            seen = self.sees_text(layer, positions, anchors).flatten(1, 2)
             seen = torch.cat([seen, own.expand(len(seen), -1, -1)], dim=-1)
-            both = [torch.cat([of_text, own.flatten(1, 2)], dim=1) for of_text, own in zip(text[number], (keys, values))]
-            return attended(queries.flatten(1, 2), *both, seen).view_as(queries)
+            known, values = (
+                torch.cat([of_text, each.flatten(1, 2)], dim=1).transpose(1, 2)
+                for of_text, each in zip(text[layer], (keys, values), strict=True)
+            )
+            found = attended(queries.flatten(1, 2).transpose(1, 2), known, values, seen)
+            return found.transpose(1, 2).reshape(queries.shape)
 
         rows = self.embedded(self.tokens(tokens.gather(1, anchors)), embed)
         return self.predicting(self.block(rows, anchors, attend))
@@ -260,9 +229,6 @@ class BlockHead(nn.Module):
     @property
     def parameters_in_all(self) -> int:
         return sum(weight.numel() for weight in self.parameters())
-
-    def _angles(self, positions: torch.Tensor) -> torch.Tensor:
-        return turns(positions, self.shape.head_width, self.shape.rope_theta)
 
     def _layers(self) -> list[BlockLayer]:
         return list(self.layers)  # type: ignore[arg-type]

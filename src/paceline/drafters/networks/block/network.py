@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.ties import MarkovHead
@@ -18,7 +20,7 @@ from paceline.drafters.networks.states import ShownRows
 from paceline.law import Distribution
 from paceline.law.on_device import sent
 from paceline.targets.base import Done, Pending, Request, Rows, Target
-from paceline.tree import Floats, Ints
+from paceline.tree import Floats
 
 
 class BlockRows(ShownRows):
@@ -72,15 +74,16 @@ class BlockModel(RowModel):
     def submit(self, requests: Sequence[Request]) -> Pending:
         """Read tokens of texts: their rows in all layers. Nothing is predicted behind them."""
         sizes = [len(request.tokens) for request in requests]
-        states = torch.cat([request.rows.unread(len(request.tokens)) for request in requests]).to(self._type)
-        starts = [request.rows.committed for request in requests]
+        texts = [cast(BlockRows, request.rows) for request in requests]
+        states = torch.cat([rows.unread(size) for rows, size in zip(texts, sizes, strict=True)]).to(self._type)
+        starts = [rows.committed for rows in texts]
         positions = np.concatenate([np.arange(start, start + n) for start, n in zip(starts, sizes, strict=True)])
         found = self.head.keys_values(self.head.context(states), sent(torch.from_numpy(positions), states.device))
         for request in requests:
             request.rows.note(request.tokens)
         for number, (keys, values) in enumerate(found):
-            for request, *own in zip(requests, keys.split(sizes), values.split(sizes), strict=True):
-                request.rows.write(number, *map(in_rows, own))
+            for rows, key, value in zip(texts, keys.split(sizes), values.split(sizes), strict=True):
+                rows.write(number, in_rows(key), in_rows(value))
         return Done([])
 
     @torch.inference_mode()
@@ -96,9 +99,9 @@ class BlockModel(RowModel):
             rows.note(np.array([anchor] + [head.shape.mask_token] * (head.shape.block - 1), np.int64))
         looks = [Look(head, start, device) for start in starts]
 
-        def attend(number: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        def attend(layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
             found = [
-                look.attended(number, rows.write(number, in_rows(key), in_rows(value)).span, query)
+                look.attended(layer, rows.write(layer, in_rows(key), in_rows(value)).span, query)
                 for look, rows, query, key, value in zip(looks, texts, queries, keys, values, strict=True)
             ]
             return torch.stack(found)
@@ -112,7 +115,7 @@ class BlockModel(RowModel):
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """Logits ``[texts, places, known]``, before what ties places to one another."""
         found = self.head.logits(states.flatten(0, 1), self._target.unembed)
-        return found.float().unflatten(0, states.shape[:2])
+        return found.float().unflatten(0, states.shape[:2])  # type: ignore[no-any-return]
 
 
 def in_rows(states: torch.Tensor) -> torch.Tensor:
@@ -136,8 +139,8 @@ class Look:
         start = 0 if kind[0] is None else max(0, self._length - kind[0])
         if kind not in self._masks:
             self._masks[kind] = self._mask(number, start) if any(kind) else None
-        both = (each[0].transpose(0, 1) for each in span(start, self._length + shape.block))
-        return attended(queries, *both, self._masks[kind])
+        keys, values = span(start, self._length + shape.block)
+        return attended(queries.transpose(0, 1)[None], keys, values, self._masks[kind])[0].transpose(0, 1)
 
     def _mask(self, number: int, start: int) -> torch.Tensor:
         keys = torch.arange(start, self._length, device=self._device)
@@ -163,6 +166,12 @@ class BlockNetwork(RowNetwork):
             growth.state.tally.add(DRAFT_FORWARDS)
             growth.kept = marginals
 
+    @property
+    def ties(self) -> bool:
+        """Whether a token's law depends on those before it in the block."""
+        shape = self.model.head.shape
+        return bool(shape.selector_rank or shape.markov_rank or shape.confidence)
+
     def depth(self, depth: int, length: int) -> int:
         return min(depth, self.model.head.shape.places)
 
@@ -178,34 +187,21 @@ class BlockNetwork(RowNetwork):
         first = sent(torch.tensor(anchors), ids.device)[:, None, None].expand(-1, 1, ids.shape[-1])
         before = torch.cat([first, ids[:, :-1]], dim=1)
         gains, trust = head.gains(hidden, before, ids, columns), head.trust(hidden, before)
-        copied = on_host([each for each in (ids, best, gains, trust) if each is not None])
-        shown = [
-            (each[0].astype(np.int64), each[1], each[2] if gains is not None else None, each[-1] if trust is not None else None)
-            for each in zip(*copied, strict=True)
-        ]
+        parts = {"ids": ids, "logits": best, "gains": gains, "trust": trust}
+        present = {name: part for name, part in parts.items() if part is not None}
+        shown = [dict(zip(present, own, strict=True)) for own in zip(*on_host(list(present.values())), strict=True)]
         markov = head.markov_head
         if markov is None or not markov.has_state:
-            return [Marginals(*each) for each in shown]
-        return [
-            PassedOn(*each, markov, own, names) for each, own, names in zip(shown, hidden, columns, strict=True)
-        ]
+            return [Marginals(**each) for each in shown]
+        return [PassedOn(markov, *own, **each) for *own, each in zip(hidden, columns, shown, strict=True)]
 
 
 class PassedOn(Marginals):
     """The same of a head whose bias depends on all tokens before: a state is passed from place to place, and each level
     computes those of its nodes."""
 
-    def __init__(
-        self,
-        ids: Ints,
-        logits: Floats,
-        gains: Floats | None,
-        trust: Floats | None,
-        markov: MarkovHead,
-        hidden: torch.Tensor,
-        columns: torch.Tensor,
-    ) -> None:
-        super().__init__(ids, logits, gains, trust)
+    def __init__(self, markov: MarkovHead, hidden: torch.Tensor, columns: torch.Tensor, **shown: NDArray[Any]) -> None:
+        super().__init__(**shown)
         self._markov, self._hidden, self._columns = markov, hidden, columns
         self._states = markov.first_state(hidden[:1])
 

@@ -9,12 +9,13 @@ are one further.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from paceline.drafters.networks.checkpoint import whole
 from paceline.drafters.networks.heads import CONFIG, MEND
+from paceline.drafters.networks.layers import LayerShape, Rotary, layer_shape
 from paceline.errors import InputError
 from paceline.files.reading import damaged
 
@@ -31,12 +32,13 @@ DEFAULTS: Mapping[str, Any] = {
     "head_dim": 128,
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
-    "attention_bias": False,
     "sliding_window": 4096,
     "use_sliding_window": False,
     "max_window_layers": 28,
 }
 """Qwen3's, which a configuration leaves out where they hold."""
+ROPE = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "max_position_embeddings")
+"""Keys that `Rotary.of` reads."""
 OTHER_KINDS = {"domino": "Domino", "xpress": "XPress", "lilicorr": "LiLiCorr"}
 """Relatives of DFlash whose corrections are computed otherwise, by a part of a tensor's name or of the
 ``projector_type``."""
@@ -46,13 +48,8 @@ OTHER_KINDS = {"domino": "Domino", "xpress": "XPress", "lilicorr": "LiLiCorr"}
 class BlockShape:
     """The sizes of a head, for a target of ``width`` channels and ``vocab_size`` ids."""
 
-    width: int
+    layer: LayerShape
     vocab_size: int
-    units: int
-    """Of each MLP."""
-    heads: int
-    key_heads: int
-    head_width: int
     block: int
     """Rows of a block: the anchor, which is the text's last token, and mask tokens."""
     mask_token: int
@@ -66,13 +63,10 @@ class BlockShape:
     """Whether a window is counted from the anchor, for all rows of a block, or from each row."""
     from_anchor: bool = False
     """Whether the anchor's row predicts, too: row *i* then predicts the token behind it, and else its own."""
-    eps: float = 1e-6
-    stretch: int = 1
-    """How many times wider it is made than it is, for a target with ballast."""
     target_layers: int = 0
     """Layers of the target; 0 where nothing is said."""
-    rope_theta: float = 10_000.0
-    attention_bias: bool = False
+    rope: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The rotary embedding, as transformers' configurations state it (`Rotary.of`)."""
     embedding_scale: float = 1.0
     output_scale: float = 1.0
     softcap: float = 0.0
@@ -100,8 +94,7 @@ class BlockShape:
     confidence_reads_markov: bool = True
 
     def __post_init__(self) -> None:
-        sizes = ("width", "vocab_size", "units", "heads", "key_heads", "head_width", "block", "layers", "group")
-        for name in sizes:
+        for name in ("vocab_size", "block", "layers", "group"):
             if (size := getattr(self, name)) < 1:
                 raise ValueError(f"{name} is {size}, and a block head has at least 1")
         for name in ("rank", "kept", "taps", "selector_rank", "markov_rank"):
@@ -109,10 +102,6 @@ class BlockShape:
                 raise ValueError(f"{name} is {size}, and cannot be negative")
         if self.places < 1:
             raise ValueError(f"block_size is {self.block}, and so small a block predicts nothing")
-        if self.heads % self.key_heads:
-            raise ValueError(f"{self.heads} heads cannot share {self.key_heads} keys")
-        if self.head_width % 2:
-            raise ValueError(f"head_dim is {self.head_width}, and rotary embeddings need an even one")
         if self.taps and (self.width % self.group or self.taps > self.block):
             raise ValueError(f"convolutions of {self.taps} taps in groups of {self.group} do not fit {self.width}")
         if not self.states or min(self.states) < 0:
@@ -125,6 +114,11 @@ class BlockShape:
             raise ValueError(f"it cannot know {self.kept} of {self.vocab_size} tokens")
         if self.kept and not self.own_output:
             raise ValueError("it knows a part of the tokens, and has no lm_head for them")
+
+    @property
+    def width(self) -> int:
+        """Channels of its layers, and of the target's states."""
+        return self.layer.width
 
     @property
     def layers(self) -> int:
@@ -169,33 +163,27 @@ class _Reading:
             raise ValueError("transformer_layer_config is no JSON object")
         if layers.get("head_dim") is None and layers.get("model_type", "qwen3") != "qwen3":
             layers = {**layers, "head_dim": whole(layers, "hidden_size") // whole(layers, "num_attention_heads")}
+        if layers.get("hidden_activation") is not None:  # as Gemma's are called
+            layers = {**layers, "hidden_act": layers["hidden_activation"]}
         self._layers: Mapping[str, Any] = {**DEFAULTS, **layers}
         self._own: Mapping[str, Any] = {**config, **_inner(config)}
 
     def shape(self) -> BlockShape:
         own, layers = self._own, self._layers
-        if (act := layers.get("hidden_activation") or layers["hidden_act"]) != "silu":
-            raise ValueError(f"its layers have the activation {act!r}, and those of a block head have 'silu'")
-        block, theta = whole(own, "block_size"), self._rope_theta()
-        windows = self._windows()
+        windows, rope = self._windows(), {key: layers[key] for key in ROPE if key in layers}
+        Rotary.of(rope, whole(layers, "head_dim"))
         return BlockShape(
-            width=whole(layers, "hidden_size"),
+            layer=layer_shape(layers, dict.fromkeys(self._names), "layers.0"),
             vocab_size=whole(layers, "vocab_size"),
-            units=whole(layers, "intermediate_size"),
-            heads=whole(layers, "num_attention_heads"),
-            key_heads=whole(layers, "num_key_value_heads"),
-            head_width=whole(layers, "head_dim"),
-            block=block,
+            block=whole(own, "block_size"),
             mask_token=whole(own, "mask_token_id"),
             states=self._states(),
             windows=windows,
             causal=self._causal(windows),
             window_of_anchor=bool(self._kind),
             from_anchor=bool(own.get("sample_from_anchor", own.get("draft_shift", self._is_dspark))),
-            eps=float(layers["rms_norm_eps"]),
             target_layers=whole(own, "num_target_layers") if own.get("num_target_layers") is not None else 0,
-            rope_theta=theta,
-            attention_bias=bool(layers["attention_bias"]),
+            rope=rope,
             embedding_scale=float(own.get("input_embedding_scale") or 1.0),
             output_scale=float(own.get("output_multiplier") or own.get("logit_scale") or 1.0),
             softcap=float(own.get("final_logit_softcapping") or 0.0),
@@ -247,16 +235,6 @@ class _Reading:
             if own.get(key) is not None:
                 return (bool(own[key]),) * len(windows)
         return self._slides()
-
-    def _rope_theta(self) -> float:
-        layers = self._layers
-        given = layers.get("rope_parameters") or layers.get("rope_scaling") or {}
-        if not isinstance(given, dict):
-            raise ValueError(f"rope_parameters is {given!r}, not an object")
-        kind = given.get("rope_type", given.get("type", "default"))
-        if kind != "default":
-            raise ValueError(f"its rotary embeddings are of type {kind!r}, and paceline's heads have 'default'")
-        return float(given.get("rope_theta") or layers.get("rope_theta") or 10_000.0)
 
     def _kept(self) -> int:
         size = self._own.get("draft_vocab_size")

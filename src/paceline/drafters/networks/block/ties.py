@@ -53,7 +53,7 @@ class MarkovHead(nn.Module):
 
     def among(self, latent: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """The bias ``[..., before, candidates]`` of candidates, by what is read behind several tokens before them."""
-        return latent @ self.markov_w2(columns).transpose(-1, -2)
+        return latent @ self.markov_w2(columns).transpose(-1, -2)  # type: ignore[no-any-return]
 
     def forward(self, before: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """The bias ``[..., places, known]`` of whole blocks, with the true tokens ``before`` each place."""
@@ -82,7 +82,7 @@ class CandidateSelector(nn.Module):
         """Scores ``[..., before, candidates]`` of ``candidates`` behind each of the tokens ``before``, at places of
         these states ``[..., width]``."""
         context = self.predecessor_codebook[before] * self.hidden_projection(hidden)[..., None, :]
-        return context @ self.successor_codebook[candidates].transpose(-1, -2)
+        return context @ self.successor_codebook[candidates].transpose(-1, -2)  # type: ignore[no-any-return]
 
 
 class ConfidenceHead(nn.Module):

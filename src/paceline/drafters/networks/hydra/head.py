@@ -5,9 +5,9 @@ embeddings of that token and of the drafted tokens behind it, head *i*, counted 
 
     logits = out_i(blocks_i([h, e_0, ..., e_i]))         blocks are x + SiLU(A x + a)
 
-The first block has more inputs than outputs, so a second matrix stands beside it instead of ``x``. The further blocks of
-a head share their weights in public heads. Heads that are not *grounded* read ``h`` alone. Hydra++ replaces ``h`` by
-the last output of a layer of attention over the states of the whole text (`prefix`).
+The first block has more inputs than outputs, so a second matrix stands beside it instead of ``x``. The further blocks
+of a head share their weights in public heads. Heads that are not *grounded* read ``h`` alone. Hydra++ replaces ``h``
+by the last output of a layer of attention over the states of the whole text (`prefix`).
 
 To cost less, ``out_i`` may be two thin matrices (``rank``), and its vocabulary a part of the target's (``kept``).
 """

@@ -31,6 +31,7 @@ class MedusaShape:
 
     width: int
     vocab_size: int
+    """0 if they use the target's output, and nothing is said of it."""
     heads: int = 4
     blocks: int = 1
     """Of each head."""
@@ -45,7 +46,7 @@ class MedusaShape:
 
     def __post_init__(self) -> None:
         for name in ("width", "vocab_size", "heads"):
-            if (size := getattr(self, name)) < 1:
+            if (size := getattr(self, name)) < (1 if name != "vocab_size" or self.own_output else 0):
                 raise InputError(f"{name} of Medusa's heads is at least 1, not {size}")
         for name in ("blocks", "rank", "kept"):
             if (size := getattr(self, name)) < 0:
@@ -78,14 +79,15 @@ class MedusaHeads(nn.ModuleList):
         if self.shape.own_output:
             return states
         assert unembed is not None, "heads without an output use the target's"
-        return unembed(states.flatten(0, -2)).unflatten(0, states.shape[:-1])
+        logits: torch.Tensor = unembed(states.flatten(0, -2))
+        return logits.unflatten(0, states.shape[:-1])  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _head(shape: MedusaShape) -> nn.Sequential:
     blocks = [Block(shape.width) for _ in range(1 if shape.tied else shape.blocks)]
     for block in blocks:  # a head begins as its output alone
         nn.init.zeros_(block.linear.weight)
-    layers: list[nn.Module] = blocks * shape.blocks if shape.tied else list(blocks)
+    layers = list[nn.Module](blocks * shape.blocks if shape.tied else blocks)
     if shape.own_output:
         layers.append(output(shape.width, shape.known, shape.rank))
     return nn.Sequential(*layers)

@@ -81,7 +81,8 @@ class RecurrentHead(nn.Module):
             self.rnn_w = nn.Linear(width, width, bias=False)
         if shape.projected:
             self.input_proj = nn.Linear(2 * width, shape.exit)
-        self.lm_head = nn.Sequential(*(Block(shape.exit) for _ in range(shape.blocks)), output(shape.exit, shape.known, shape.rank))
+        blocks = (Block(shape.exit) for _ in range(shape.blocks))
+        self.lm_head = nn.Sequential(*blocks, output(shape.exit, shape.known, shape.rank))
         ids = torch.arange(shape.kept) if shape.kept else None
         self.register_buffer("token_ids", ids)
 
