@@ -20,7 +20,8 @@ from paceline.drafters.forced import Forced
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.networks.assistant import Assistant
 from paceline.drafters.networks.assistant.drafter import Model
-from paceline.drafters.networks.heads import REDRAFTER, method_for
+from paceline.drafters.networks.eagle import Eagle
+from paceline.drafters.networks.heads import EAGLE, REDRAFTER, method_for
 from paceline.drafters.networks.heads import SHIPPED as SHIPPED_HEAD
 from paceline.drafters.networks.redrafter import ReDrafter
 from paceline.drafters.noise import SHARED
@@ -44,7 +45,7 @@ class ShippedDictionaries(DictSpec):
         return shipped_for(vocabulary) if vocabulary is not None else ()
 
 
-HEADS: Mapping[str, Callable[..., Drafter]] = {REDRAFTER: ReDrafter}
+HEADS: Mapping[str, Callable[..., Drafter]] = {REDRAFTER: ReDrafter, EAGLE: Eagle}
 """By the kind of a head: what drafts with it."""
 
 

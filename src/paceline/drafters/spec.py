@@ -20,6 +20,7 @@ from paceline.drafters.foresight import Foresight
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.networks.assistant import Assistant
+from paceline.drafters.networks.eagle import Eagle
 from paceline.drafters.networks.mirror import Mirror
 from paceline.drafters.networks.redrafter import ReDrafter
 from paceline.drafters.plugin import IN_FILE, Factory, InFile, PlugIn, installed
@@ -48,6 +49,7 @@ BUILT_IN: dict[str, Factory] = {
         Forced,
         Assistant,
         ReDrafter,
+        Eagle,
         Mirror,
     )
 }
