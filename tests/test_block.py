@@ -26,7 +26,7 @@ from paceline.drafters.networks.block.network import BlockModel, BlockNetwork
 from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.drafters.networks.marginals import CANDIDATES
 from paceline.drafters.networks.reading import TokenColumns
-from paceline.drafters.networks.shown import StateText
+from paceline.drafters.networks.states import StateText
 from paceline.drafters.noise import foremost
 from paceline.law import Distribution, Outlook, Sampling
 from paceline.targets.base import Request, Target, Want

@@ -19,7 +19,6 @@ from paceline_make.heads.labels import Reading
 from paceline_make.heads.lesson import Head, Lesson, known_tokens
 from paceline_make.heads.loss import Objective
 
-
 HEAD_WIDTH = 64
 SAMPLE = 128
 """Tokens of the text that the target reads before training."""
@@ -149,8 +148,6 @@ def begin_as(output: torch.nn.Module, rows: torch.Tensor) -> None:
         outer.weight.copy_(left[:, : len(roots)] * roots)
 
 
-
-
 def key_heads_of(width: int) -> tuple[int, int]:
     """Attention heads for a layer of this width, and those of keys: half as many."""
     heads = max(1, width // HEAD_WIDTH)
@@ -161,4 +158,3 @@ def key_heads_of(width: int) -> tuple[int, int]:
 
 def parameters_in_all(head: torch.nn.Module) -> int:
     return sum(weight.numel() for weight in head.parameters())
-

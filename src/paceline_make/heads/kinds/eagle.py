@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -31,7 +31,9 @@ class EagleLesson(Lesson[EagleHead]):
     def predict(self, batch: Labels, number: int) -> tuple[Labels, Predictions]:
         assert batch.text is not None, "it learns from whole windows"
         windows = (-1, self.unit)
-        return batch, self._predictions(*(part.unflatten(0, windows) for part in (batch.states, batch.text, batch.tokens)))
+        return batch, self._predictions(
+            *(part.unflatten(0, windows) for part in (batch.states, batch.text, batch.tokens))
+        )
 
     def _predictions(self, states: torch.Tensor, text: torch.Tensor, tokens: torch.Tensor) -> Predictions:
         """Of windows of states ``[windows, positions, ...]``, tokens of the text, and tokens that follow."""

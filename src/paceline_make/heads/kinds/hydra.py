@@ -51,9 +51,7 @@ class HydraKind(HeadKind[HydraHeads]):
     def made(self, ground: Ground) -> HydraHeads:
         width = ground.width
         heads, shared = key_heads_of(width)
-        prefix = PrefixShape(
-            heads=heads, key_heads=shared, head_width=width // heads, units=self.units or 3 * width
-        )
+        prefix = PrefixShape(heads=heads, key_heads=shared, head_width=width // heads, units=self.units or 3 * width)
         return HydraHeads(
             HydraShape(
                 width=width,

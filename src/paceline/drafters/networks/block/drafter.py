@@ -20,7 +20,7 @@ from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.drafters.networks.heads import BLOCK, SHIPPED
 from paceline.drafters.networks.products import ProductGrowth
 from paceline.drafters.networks.reading import TokenColumns
-from paceline.drafters.networks.shown import StateDrafter, StateText
+from paceline.drafters.networks.states import StateDrafter, StateText
 from paceline.drafters.noise import SHARED, wants_noise
 from paceline.law import Outlook
 from paceline.targets.base import NOTHING, Rows, Target, Want

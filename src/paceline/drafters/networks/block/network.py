@@ -16,7 +16,7 @@ from paceline.drafters.networks.layers import attended
 from paceline.drafters.networks.marginals import CANDIDATES, Marginals, best_tokens, on_host
 from paceline.drafters.networks.network import RowModel, RowNetwork
 from paceline.drafters.networks.reading import DRAFT_FORWARDS
-from paceline.drafters.networks.states import ShownRows
+from paceline.drafters.networks.state_rows import ShownRows
 from paceline.law import Distribution
 from paceline.law.on_device import sent
 from paceline.targets.base import Done, Pending, Request, Rows, Target

@@ -27,7 +27,10 @@ from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, 
 from paceline.errors import InputError
 
 Form = Literal["eagle", "eagle3", "peagle", "mtp"]
-EAGLE1, EAGLE3, PEAGLE, MTP = "eagle", "eagle3", "peagle", "mtp"
+EAGLE1: Form = "eagle"
+EAGLE3: Form = "eagle3"
+PEAGLE: Form = "peagle"
+MTP: Form = "mtp"
 
 Unembed = Callable[[torch.Tensor], torch.Tensor]
 """The target's output head: logits ``[n, vocabulary]`` of states ``[n, width]``."""
@@ -49,6 +52,8 @@ class EagleShape:
     """How many of the target's tokens it knows; 0 for all."""
     rank: int = 0
     """The width between two thin output matrices; 0 for one whole matrix."""
+    windows: tuple[int, ...] = ()
+    """How many rows each layer sees, its own included; 0 for all. Empty: every layer sees all."""
     own_embedding: bool = False
     own_output: bool = False
     fc_bias: bool = False
@@ -132,6 +137,13 @@ class EagleHead(nn.Module):
             self.lm_head = _output(shape)
         self.register_buffer("token_ids", torch.arange(shape.kept) if shape.kept else None)
 
+    @property
+    def like(self) -> torch.Tensor:
+        """Of a state's type, on its device."""
+        first = self.layers[0]
+        assert isinstance(first, DecoderLayer), "it has a layer"
+        return first.post_attention_layernorm.weight
+
     def taken(self, states: torch.Tensor) -> torch.Tensor:
         """The states that rows are read beside, of what the target's layers show: ``[..., aux x state width]``."""
         if not self.shape.fuses:
@@ -151,7 +163,7 @@ class EagleHead(nn.Module):
         """Embeddings of token ids: its own, or those of the target (`Target.embed`)."""
         if self.shape.own_embedding:
             return self.embed_tokens(tokens)  # type: ignore[no-any-return]
-        return embed(tokens).to(self.fc.weight.dtype)
+        return embed(tokens).to(self.like.dtype)
 
     def forward(
         self, embedded: torch.Tensor, states: torch.Tensor, positions: torch.Tensor, attend: Attend
