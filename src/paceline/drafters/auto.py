@@ -22,8 +22,12 @@ from paceline.drafters.forced import Forced
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.networks.assistant import Assistant
 from paceline.drafters.networks.assistant.drafter import Model
-from paceline.drafters.networks.heads import REDRAFTER, method_for
+from paceline.drafters.networks.block import BlockDrafter
+from paceline.drafters.networks.eagle import Eagle
+from paceline.drafters.networks.heads import BLOCK, EAGLE, HYDRA, MEDUSA, REDRAFTER, method_for
 from paceline.drafters.networks.heads import SHIPPED as SHIPPED_HEAD
+from paceline.drafters.networks.hydra import Hydra
+from paceline.drafters.networks.medusa import Medusa
 from paceline.drafters.networks.redrafter import ReDrafter
 from paceline.drafters.noise import SHARED
 from paceline.drafters.prediction import Prediction
@@ -46,7 +50,13 @@ class ShippedDictionaries(DictSpec):
         return shipped_for(vocabulary) if vocabulary is not None else ()
 
 
-HEADS: Mapping[str, Callable[..., Drafter]] = {REDRAFTER: ReDrafter}
+HEADS: Mapping[str, Callable[..., Drafter]] = {
+    REDRAFTER: ReDrafter,
+    MEDUSA: Medusa,
+    HYDRA: Hydra,
+    EAGLE: Eagle,
+    BLOCK: BlockDrafter,
+}
 """By the kind of a head: what drafts with it."""
 
 
@@ -91,7 +101,6 @@ class Auto(Beside):
         if head is not None:
             self.expensive += (drafter_by(head, noise),)
         super().__init__((*self.cheap, *self.expensive))
-        self.costly_levels = max((part.levels(part.nodes) for part in self.expensive), default=0)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         return NODES + sum(sizes[len(self.cheap) :])

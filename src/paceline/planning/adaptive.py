@@ -88,7 +88,9 @@ class Adaptive(Planner):
         depth, batch = UNLIMITED, len(contexts)
         if self._whole and known.live:
             known.round.texts = batch
-            depth = known.round.levels = min(self._costly_levels, self._levels(known, batch, length))
+            known.round.levels = min(self._costly_levels, self._levels(known, batch, length))
+            if self._costly_levels > 1:  # else all levels come at once
+                depth = known.round.levels
         return Budget(min(self._most, int(1.5 * known.reach) + WIDER), depth)
 
     def worth(self, drafts: Sequence[Draft]) -> list[int]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load, save
 from torch import nn
 
@@ -32,6 +33,9 @@ MOST = 1 << 33
 SCALE = ".scale"
 INT8_MOST = 127
 PICKLES = (".pt", ".bin", ".pth")
+MODELS = (WEIGHTS, "pytorch_model.bin")
+"""Files of a whole model's weights."""
+MOST_INDEX = 64 << 20
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -93,7 +97,7 @@ def read_tensors(folder: Path, names: Sequence[str], method: str) -> dict[str, t
         )
     try:
         data = read_file(file, MOST)
-        return _unpickled(data, file) if file.suffix in PICKLES else load(data)
+        return _tensors_of(io.BytesIO(data), file) if file.suffix in PICKLES else load(data)
     except (InputError, MemoryError):
         raise
     except OSError as error:
@@ -102,23 +106,73 @@ def read_tensors(folder: Path, names: Sequence[str], method: str) -> dict[str, t
         raise DamagedFile(f"{file} is damaged: {str(error).splitlines()[0]}; {MEND}") from None
 
 
-def _unpickled(data: bytes, file: Path) -> dict[str, torch.Tensor]:
-    try:
-        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise InputError(
-            f"{file} holds more than tensors, and could run code when it is opened; save its tensors as "
-            f"{file.stem}.safetensors with the program that made it"
-        ) from None
+def _tensors_of(source: Any, file: Path, *, mmap: bool = False) -> dict[str, torch.Tensor]:
+    """The tensors in a pickle, by their names."""
+    content = unpickled(source, file, mmap=mmap)
     if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):
         raise InputError(f"{file} holds no tensors by name; give the head that its authors published")
     return {str(name): tensor for name, tensor in content.items()}
 
 
+def unpickled(source: Any, file: Path, *, mmap: bool = False) -> Any:
+    """A pickle of tensors and plain values; nothing in it can run."""
+    try:
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
+    except pickle.UnpicklingError:
+        raise InputError(
+            f"{file} holds more than tensors, and could run code when it is opened; save its tensors as "
+            f"{file.stem}.safetensors with the program that made it"
+        ) from None
+
+
+def read_within(folder: Path, prefix: str, instead: Sequence[str]) -> dict[str, torch.Tensor]:
+    """The tensors of a head that is stored within the weights of a whole model: those whose names begin with
+    ``prefix``, without it. Only they are read. ``instead`` names the files of heads that are stored alone."""
+    files = _model_files(folder, prefix)
+    if not files:
+        raise InputError(f"the head in {folder} has no {' or '.join(instead)}; copy its weights there")
+    found = dict[str, torch.Tensor]()
+    for file in files:
+        try:
+            found |= _read_part(file, prefix)
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:
+            raise DamagedFile(f"{file} is damaged: {str(error).splitlines()[0]}; {MEND}") from None
+    if not found:
+        raise InputError(f"the weights in {folder} hold no {prefix}*; give the folder of a model that has such heads")
+    return found
+
+
+def _model_files(folder: Path, prefix: str) -> list[Path]:
+    """The files of a model's weights that hold names with this beginning, as far as an index tells it."""
+    for name in MODELS:
+        index = folder / f"{name}.index.json"
+        if index.exists():
+            with damaged(f"{index.name} of the model in {folder}", MEND):
+                places = parse(read_file(index, MOST_INDEX))["weight_map"]
+                named = {file for tensor, file in places.items() if tensor.startswith(prefix)}
+                if any(Path(file).name != file for file in named):
+                    raise ValueError("it names files of other folders")
+            return sorted(folder / file for file in named)
+        if (folder / name).exists():
+            return [folder / name]
+    return []
+
+
+def _read_part(file: Path, prefix: str) -> dict[str, torch.Tensor]:
+    if file.suffix in PICKLES:
+        content = _tensors_of(file, file, mmap=True)
+    else:
+        with safe_open(file, framework="pt") as opened:
+            content = {name: opened.get_tensor(name) for name in opened.keys() if name.startswith(prefix)}  # noqa: SIM118
+    return {name.removeprefix(prefix): weight for name, weight in content.items() if name.startswith(prefix)}
+
+
 def write_folder(folder: Path, tensors: Tensors, config: Mapping[str, Any], *, weights: str = WEIGHTS) -> None:
     """The configuration is written last, so a folder with one is whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    contiguous = {name: weight.detach().contiguous().cpu() for name, weight in tensors.items()}
+    contiguous = {name: weight.detach().clone().contiguous().cpu() for name, weight in tensors.items()}
     write_whole(folder / weights, [save(contiguous, metadata={"format": "pt"})])
     write_whole(folder / CONFIG, _written(config))
 
@@ -168,6 +222,13 @@ def floats(tensors: Tensors) -> dict[str, torch.Tensor]:
         if name in plain and plain[name].ndim == 2 and scale.shape == plain[name].shape[:1]:
             plain[name] = plain[name].float() * scale.float()[:, None]
     return plain
+
+
+def are_equal(tensors: Tensors, names: Sequence[str]) -> bool:
+    """Whether the tensors of these names are there, and are one and the same: a layer that is applied several times."""
+    found = [tensors.get(name) for name in names]
+    first = found[0]
+    return first is not None and all(each is not None and torch.equal(first, each) for each in found[1:])
 
 
 def check_sizes(sizes: Mapping[str, int], tensors: Tensors, folder: Path, weights: str = WEIGHTS) -> None:

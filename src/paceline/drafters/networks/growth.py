@@ -82,6 +82,9 @@ class Growth:
         self.above: Ints = np.zeros(1, np.int64)
         """Of each node that goes on: the number of its parent among those that went on a level above."""
         self.row = row
+        self.trust: Floats | None = None
+        """Of each node that goes on: the logarithm of the chance that its best candidate is the target's choice, where
+        the network predicts that itself."""
         self.kept: Any = None
         """The network's memory of the nodes that it read last, in their order: their rows, or recurrent states. So
         ``kept[above]`` is what it keeps of the parents of those that go on."""
@@ -116,8 +119,12 @@ class Growth:
     def add(self, laws: Sequence[Distribution]) -> None:
         """Add the next level behind the nodes that go on, and choose those that go on then."""
         newest, before = len(self._tokens), self._going
-        for node, text, law in zip(before, self.texts, laws, strict=True):
-            self._branch(node, text, law)
+        chosen = dict[int, tuple[Ints, Floats]]()  # nodes with one law share its candidates: their place is the same
+        for number, (node, text, law) in enumerate(zip(before, self.texts, laws, strict=True)):
+            if law.ids.size:
+                if id(law) not in chosen:
+                    chosen[id(law)] = self._candidates(node, text, law)
+                self._branch(node, *chosen[id(law)], None if self.trust is None else float(self.trust[number]))
         self.level += 1
         self._going = self._going_on(newest) if self.level < self._depth else []
         above = [before.index(self._parents[node]) for node in self._going]
@@ -125,22 +132,26 @@ class Growth:
         self.texts = [self.texts[number].extended([self._tokens[node]]) for number, node in pairs]
         self.above = np.array(above, np.int64)
 
-    def _branch(self, node: int, text: Context, law: Distribution) -> None:
-        shape = self.shape
-        if law.ids.size == 0:
-            return
+    def _candidates(self, node: int, text: Context, law: Distribution) -> tuple[Ints, Floats]:
+        """The best tokens behind a node, and the logarithms of their chances."""
         exponentials: Floats | None = None
         if self.shared:
             exponentials = text.exponentials(0, law.ids)
         elif self.sampled:
             exponentials = text.draft_coins(0, law.ids)
-        ids, scores = foremost(law, max(shape.top, shape.beams), exponentials)
+        ids, scores = foremost(law, max(self.shape.top, self.shape.beams), exponentials)
         if self.sampled:
             self._drawn[node] = law
             scores = np.log(law.probs[np.searchsorted(law.ids, ids)])
+        return ids, scores
+
+    def _branch(self, node: int, ids: Ints, scores: Floats, trust: float | None) -> None:
+        if trust is not None:  # it is the best one's chance, and all of them together have 1 at most
+            scores = scores + min(trust - float(scores[0]), -float(np.log(np.exp(scores).sum())))
         above = 0.0 if node == ROOT else self._paths[node]
+        least = 0.0 if self.sampled else self.shape.confidence
         for token, score in zip(ids.tolist(), scores.tolist(), strict=True):
-            if not self.sampled and np.exp(above + score) < shape.confidence:
+            if least and np.exp(above + score) < least:
                 continue
             self._tokens.append(token)
             self._parents.append(node)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ from paceline.law.scores import Array
 from paceline.targets.base import Request, Rows
 from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.scores import Scores
-from paceline.tree import ROOT, Ints
+from paceline.tree import ROOT, Floats, Ints
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +63,10 @@ class TokenColumns:
         return tokens if self.ids is None or self.places is None else self.places[np.searchsorted(self.ids, tokens)]
 
 
+def _tokens(text: Context) -> Ints:
+    return text.tokens
+
+
 @dataclass(eq=False)
 class DraftedText:
     """A text, and how logits behind it become laws of the tokens that a draft is made of."""
@@ -74,6 +79,12 @@ class DraftedText:
     def laws(self, rows: Array, texts: Iterable[Ints]) -> list[Distribution]:
         """The law of each row of logits; ``texts`` are the tokens before each, read only if needed."""
         return self.outlook.laws(self.columns.spread(rows), texts)
+
+    def among(self, ids: Ints, rows: Floats, texts: Sequence[Context]) -> list[Distribution]:
+        """The laws behind several texts over a few of the target's tokens, ``ids`` ascending, from rows of logits
+        ``[texts, ids]``, or one row for all texts."""
+        assert self.columns.size is not None, "a network that gives candidates knows the size of the vocabulary"
+        return self.outlook.among(ids, rows, self.columns.size, [partial(_tokens, text) for text in texts])
 
     @property
     def ends(self) -> frozenset[int]:

@@ -8,46 +8,23 @@ after a short training the likeliest tokens alone may be the better guess.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from paceline.context import Context
-from paceline.drafters.base import Ask, Drafter, Seen
+from paceline.drafters.networks.beams import BeamDrafter, HeadState
 from paceline.drafters.networks.heads import SHIPPED
-from paceline.drafters.noise import SHARED, SharedNoise, hides_noise, wants_noise
 from paceline.errors import InputError
-from paceline.targets.base import NOTHING, Target, Want
-from paceline.tree import EMPTY, DraftTree
+from paceline.targets.base import Target
 from paceline.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    import torch
-
-    from paceline.drafters.networks.redrafter.head import RecurrentHead
-    from paceline.drafters.networks.redrafter.search import BeamSearch, SearchShape
-    from paceline.drafters.networks.redrafter.settings import Adjusting
+__all__ = ["HeadState", "ReDrafter"]
 
 KEEP = ("all", "beams")
 
 
-@dataclass(eq=False)
-class HeadState:
-    """One text, and the state that the target's head read for its last token."""
-
-    context: Context
-    hidden: torch.Tensor | None = None
-    length: int = 0
-    """The length of the text for which the state is."""
-
-    @property
-    def ready(self) -> bool:
-        return self.hidden is not None and self.length == len(self.context)
-
-
-class ReDrafter(Drafter):
+class ReDrafter(BeamDrafter):
     """A head and the shape of its beams. The head is read when a target is known."""
 
     name = "redrafter"
@@ -69,117 +46,13 @@ class ReDrafter(Drafter):
         noise: str | None = None,
         keep: str = "all",
     ) -> None:
-        for option, value in (("width", width), ("length", length)):
-            if value < 1:
-                raise InputError(f"option {option!r} of method 'redrafter' is at least 1, not {value}")
+        super().__init__(width, length, noise)
         if keep not in KEEP:
             raise InputError(f"redrafter takes keep={' or keep='.join(KEEP)}, not {keep!r}")
-        self.width, self.length, self.keep = width, length, keep
-        self.nodes, self.costly_levels = width * length, length
-        self._asked = noise
-        self._noise = wants_noise(self.name, noise or SHARED)
+        self.keep, self.whole_beams = keep, keep == "beams"
         self._named = head
-        self._head: RecurrentHead | None = None
-        self._target: Target | None = None
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         from paceline.drafters.networks.redrafter.fitting import head_for
 
-        found = head_for(self._named, target)
-        self._head, self._target = found.head, target
-        self._noise = wants_noise(self.name, self._asked or found.noise or SHARED)
-        self.needs = Want(hidden=frozenset({target.layers}))
-
-    def dispose(self) -> None:
-        self._head = self._target = None
-        self.needs = NOTHING
-
-    def levels(self, nodes: int) -> int:
-        return min(self.length, nodes)
-
-    def open(self, context: Context) -> HeadState:
-        return HeadState(context)
-
-    def observe(self, seen: Sequence[Seen]) -> None:
-        """Keep the state that chose the text's last token, which behind a piece of the prompt is that of its last row.
-        It is copied: the row's forward may be large."""
-        for state, verdict, scores in seen:
-            assert self._target is not None, "a text is opened after `fit`"
-            row = verdict.path[-1] + 1 if verdict.path else 0
-            state.hidden = scores.hidden(self._target.layers)[row].clone()
-            state.length = len(state.context)
-
-    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        drafts = [EMPTY] * len(asks)
-        live = [number for number, ask in enumerate(asks) if ask.state.ready and not ask.budget.empty]
-        sampled = [number for number in live if self._samples(asks[number].state)]
-        beams = [number for number in live if number not in sampled]
-        for numbers, make in ((beams, self._beams), (sampled, self._chains)):
-            if numbers:
-                for number, tree in zip(numbers, make([asks[number] for number in numbers]), strict=True):
-                    drafts[number] = tree
-        return drafts
-
-    def _samples(self, state: HeadState) -> bool:
-        """Whether its draft is drawn, with its law: under the rejection rule, where a draft is one line."""
-        return self.width == 1 and hides_noise(state.context)
-
-    def _beams(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        from paceline.drafters.networks.redrafter.search import BeamSearch, shared_noise, trees
-
-        head, target, noises = *self._fitted(), [SharedNoise.of(ask.state.context, self._noise) for ask in asks]
-        noise = None if target.device.startswith("cuda") else shared_noise(noises)
-        numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks) if noise else noises)
-        search = BeamSearch(head, target, shape, adjusting=adjusting, noise=noise)
-        whole = noise is None and adjusting is None
-        levels = self._searched(asks, search, numbers, (id(head), shape, len(asks)) if whole else None)
-        found = trees(levels, self.name, whole_beams=self.keep == "beams")
-        return [tree.top(ask.budget.nodes) for tree, ask in zip(found, asks, strict=True)]
-
-    def _chains(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        """One drawn line for each text, with the law of every token."""
-        from paceline.drafters.networks.redrafter.search import BeamSearch, drawn_noise, trees
-
-        noise = drawn_noise([ask.state.context for ask in asks])
-        numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks))
-        search = BeamSearch(*self._fitted(), shape, adjusting=adjusting, noise=noise, sampled=True)
-        found = trees(self._searched(asks, search, numbers), self.name, whole_beams=False)
-        return [
-            replace(tree, drawn={place - 1: search.law(text, place) for place in range(len(tree))})
-            for text, tree in enumerate(found)
-        ]
-
-    def _fitted(self) -> tuple[RecurrentHead, Target]:
-        assert self._head is not None and self._target is not None, "a head is read by `fit`"
-        return self._head, self._target
-
-    def _asked_for(
-        self, asks: Sequence[Ask], noises: Sequence[SharedNoise | None]
-    ) -> tuple[torch.Tensor, SearchShape, Adjusting | None]:
-        """The inputs of the search, sent in one copy, and the settings that change logits."""
-        import torch
-
-        from paceline.drafters.networks.redrafter.search import SearchInputs
-        from paceline.drafters.networks.redrafter.settings import Adjusting
-        from paceline.law.on_device import sent
-
-        head, target = self._fitted()
-        contexts = [ask.state.context for ask in asks]
-        depths = [min(self.length, ask.budget.depth, ask.budget.nodes) for ask in asks]
-        coins = [None if noise is None else noise.coins(0) for noise in noises]
-        rows, shape = SearchInputs.of(contexts, depths, self.width, coins)
-        device = torch.device(target.device)
-        numbers = sent(torch.tensor(rows), device)
-        adjusts = any(context.sampling.adjusts for context in contexts)
-        adjusting = Adjusting(contexts, head.token_ids, head.shape.known, device) if adjusts else None
-        return numbers, shape, adjusting
-
-    def _searched(
-        self, asks: Sequence[Ask], search: BeamSearch, numbers: torch.Tensor, key: Any = None
-    ) -> torch.Tensor:
-        """By a recording under this key, where there is one and the target records."""
-        import torch
-
-        target, hidden = self._fitted()[1], torch.stack([ask.state.hidden for ask in asks])
-        with torch.inference_mode():
-            return search(hidden, numbers) if key is None else target.played(key, search, [hidden, numbers])
+        self.use(head_for(self._named, target), target, target.layers)

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from paceline.drafters.networks.residual import Block, output, transplant
 from paceline.errors import InputError
 
 First = Literal["update", "embedding", "linear"]
@@ -65,17 +66,6 @@ class HeadShape:
         return self.kept or self.vocab_size
 
 
-class Block(nn.Module):
-    """A layer beside its input."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, width)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return states + F.silu(self.linear(states))
-
-
 class RecurrentHead(nn.Module):
     """The weights, under the names of the public code, and what they compute. `token_ids` are the target's ids of the
     tokens it knows, ascending; None for all."""
@@ -91,7 +81,8 @@ class RecurrentHead(nn.Module):
             self.rnn_w = nn.Linear(width, width, bias=False)
         if shape.projected:
             self.input_proj = nn.Linear(2 * width, shape.exit)
-        self.lm_head = nn.Sequential(*(Block(shape.exit) for _ in range(shape.blocks)), _output(shape))
+        blocks = (Block(shape.exit) for _ in range(shape.blocks))
+        self.lm_head = nn.Sequential(*blocks, output(shape.exit, shape.known, shape.rank))
         ids = torch.arange(shape.kept) if shape.kept else None
         self.register_buffer("token_ids", ids)
 
@@ -121,13 +112,6 @@ class RecurrentHead(nn.Module):
         return sum(weight.numel() for weight in self.parameters())
 
 
-def _output(shape: HeadShape) -> nn.Module:
-    if not shape.rank:
-        return nn.Linear(shape.exit, shape.known, bias=False)
-    thin = nn.Linear(shape.exit, shape.rank, bias=False), nn.Linear(shape.rank, shape.known, bias=False)
-    return nn.Sequential(*thin)
-
-
 def widened(head: RecurrentHead, ratio: int) -> RecurrentHead:
     """The same function for a target with ballast, whose channels are the small target's and then inert ones, at the
     cost of a head of that width. New rows are noise, and what is real does not read them."""
@@ -152,14 +136,6 @@ def widened(head: RecurrentHead, ratio: int) -> RecurrentHead:
     places = {"rnn_u": (real, real), "rnn_w": (real, real), "input_proj": (inner, both)}
     places |= {f"lm_head.{block}.linear": (inner, inner) for block in range(small.blocks)}
     places |= {last: (known, inner), f"{last}.0": (thin, inner), f"{last}.1": (known, thin)}
-    weights = head.state_dict()
-    with torch.no_grad():
-        for name, weight in made.named_parameters():
-            rows, columns = places[name.rpartition(".")[0]]
-            weight[rows] = 0.0
-            if weight.ndim == 1:
-                weight[rows] = weights[name].to(weight)
-            else:
-                weight[rows[:, None], columns] = weights[name].to(weight)
+    transplant(head.state_dict(), made, places.__getitem__)
     made.token_ids = head.token_ids
     return made

@@ -17,7 +17,7 @@ import torch
 
 from paceline.context import Context
 from paceline.drafters.candidates import renumbered
-from paceline.drafters.networks.redrafter.head import RecurrentHead
+from paceline.drafters.networks.beams import PathHead
 from paceline.drafters.networks.redrafter.settings import Adjusting
 from paceline.drafters.noise import SharedNoise, exponentials_of
 from paceline.law import Distribution, Noise, log_normalizer
@@ -92,7 +92,7 @@ class BeamSearch:
 
     def __init__(
         self,
-        head: RecurrentHead,
+        head: PathHead,
         target: Target,
         shape: SearchShape,
         *,
