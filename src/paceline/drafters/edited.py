@@ -28,6 +28,8 @@ SURE = 3
 """Tokens in agreement from which a place is the only one."""
 LONG = 8
 """Tokens in agreement after which a far place is the text's for certain, and a passage of the text itself is copied."""
+PROVEN = 8
+"""Tokens in agreement after which the next draft is said to be sure."""
 NEAR = 48
 """Tokens ahead among which one or two tokens of agreement find a place."""
 PLACES = 16
@@ -89,7 +91,7 @@ class EditedCopy:
     @property
     def agrees(self) -> bool:
         """Whether the text agrees with what it copies, and has for long."""
-        return not self.fresh and bool(self.places) and self.places[0].run >= LONG
+        return not self.fresh and bool(self.places) and self.places[0].run >= PROVEN
 
     def ahead(self, tokens: Sequence[int]) -> Self:
         """Where the text would be behind these tokens, which were not emitted."""

@@ -37,6 +37,8 @@ PLACES = 16
 FOREIGN = 1
 """Tokens by which a match in another text counts as shorter than it is."""
 WEIGHTS = [ranked(rank) for rank in range(PLACES)]
+EDITED = "-edited"
+"""Behind the name of the method: source of drafts by a copy with edits, which come true more or less often."""
 BEFORE = 8
 """Tokens of a prompt that are remembered with the text behind it."""
 
@@ -142,7 +144,7 @@ class Suffix(Drafter):
         tree = grow(votes, budget.nodes, budget.depth, self.name, noise)
         if budget.empty or not copy.tells:
             return tree
-        own = copy.drafted_from(budget, self.name).head(budget.nodes, depth=budget.depth)
+        own = copy.drafted_from(budget, self.name + EDITED).head(budget.nodes, depth=budget.depth)
         return merge([own, tree]).top(budget.nodes)
 
     def sure(self, state: SuffixState) -> bool:

@@ -82,8 +82,8 @@ class Session:
         self._ledger = Ledger()
         self._opened = False
         unplanned = type(self.drafter) is Plain and type(self.planner).review is Planner.review
-        self._rest, self._resting = (UNLIMITED, PLAIN) if unplanned else (0, NO_DRAFT)
-        """For how many rounds the planner is not asked, and their draft."""
+        self._rest, self._resting, self._slept = (*((UNLIMITED, PLAIN) if unplanned else (0, NO_DRAFT)), False)
+        """For how many rounds the planner is not asked, and their draft; and whether the last budget was empty."""
         self._drafting = Drafting(self.drafter, self.strict)
         self.context.foreseeable = self.rule is Rule.COUPLED
 
@@ -108,7 +108,7 @@ class Session:
     def _round(self) -> Flow:
         """Plan, draft, score, judge, keep, learn."""
         draft, rests = self._resting, self._rest > 0
-        if rests and self._drafting.may_be_sure and (yield from self._woken()):
+        if self._slept and self._drafting.may_be_sure and (yield from self._woken()):
             rests, self._rest = False, 0
         if rests:
             self._rest -= 1
@@ -127,7 +127,7 @@ class Session:
         yield from self._end_round(record, draft.cut.tree, verdict, scores)
 
     def _woken(self) -> Generator[Call, Reply, bool]:
-        """Whether the planner is asked before the rest is over, since the drafter is sure of a draft."""
+        """Whether the planner is asked anew, since the drafter is sure of a draft."""
         try:
             return bool((yield from self._call("wake", self.planner, Resting(self.context, self._drafting.sure()))))
         except DrafterError as error:
@@ -144,7 +144,8 @@ class Session:
         except DrafterError as error:
             self._drafting.stop(error)
             return FAILED
-        if budget.empty:
+        self._slept = budget.empty
+        if self._slept:
             self._rest, self._resting = budget.rounds - 1, draft
         return draft
 
@@ -189,9 +190,8 @@ class Session:
         levels = yield from self._call("worth", self.planner, draft)
         if not levels:
             return draft
-        budget = replace(draft.budget, depth=min(draft.budget.depth, levels))
-        ask = Enrich(self._drafting.state, budget, draft.tree, draft.budget.depth)
-        tree = yield from self._call("enrich", self.drafter, ask)
+        budget = replace(draft.budget, depth=min(depth := draft.budget.depth, levels))
+        tree = yield from self._call("enrich", self.drafter, Enrich(self._drafting.state, budget, draft.tree, depth))
         return draft._replace(tree=self._admit(tree, draft.budget), levels=levels)
 
     def _admit(self, tree: DraftTree, budget: Budget) -> DraftTree:

@@ -43,6 +43,8 @@ class ServedText:
     """Whether the drafter is shown that round."""
     rest: int = 0
     """For how many rounds the planner is not asked."""
+    slept: bool = False
+    """Whether its last budget was empty."""
     off: bool = False
     """Whether drafting failed for it, so that it is left alone."""
 
@@ -164,7 +166,7 @@ class Served:
         """The texts that are drafted for, and how much."""
         planned, rooms = list[ServedText](), list[Room]()
         if self.drafter.may_be_sure:
-            self._wake([text for text in texts if text.rest and not text.off])
+            self._wake([text for text in texts if text.slept and not text.off])
         for text in texts:
             text.proposed = text.sent = EMPTY
             text.rest, text.planned = max(0, text.rest - 1), text.rest == 0
@@ -179,6 +181,7 @@ class Served:
         budgets, asked = self.planner.plan(rooms), list[tuple[ServedText, Budget]]()
         for text, (_, depth), budget in zip(planned, rooms, budgets, strict=True):
             text.shown = budget.shown or not self.drafter.skips
+            text.slept = budget.empty
             if budget.empty:
                 text.rest = budget.rounds - 1
             else:

@@ -57,7 +57,7 @@ class BackOff(RecentMean):
     woken: float | None = None
     """Tokens gained by the rounds with it since it was woken; None if it was not."""
     deaf: bool = False
-    """Whether it cannot be woken, since that brought nothing before it was left out."""
+    """Whether it cannot be woken before it was tried again, since that brought nothing."""
 
     @property
     def active(self) -> bool:
@@ -67,7 +67,6 @@ class BackOff(RecentMean):
     def passed(self, rounds: int = 1) -> None:
         """Rounds went by without it."""
         self.left = max(0, self.left - rounds)
-        self.deaf = self.deaf and self.active
 
     def wake(self) -> bool:
         """Try it again before its time, and whether that is done."""
@@ -80,6 +79,7 @@ class BackOff(RecentMean):
         """A round with it was worth ``value`` tokens, its time deducted; ``patience`` is what a round may lose."""
         self.add(value)
         self.lost = max(0.0, self.lost - value)
+        self.deaf = False
         if self.woken is not None:
             self.woken += value
         if self.value < 0 and (self.times >= TRIED or self.lost > BEARABLE):

@@ -11,8 +11,8 @@ A line of a user's file is a JSON object, or a string, which is a text to contin
     {"messages": [{"role": "user", "content": "Write a poem."}]}     the same, as chat programs keep it
 
 ``chat`` overrides which of the two it is. ``key`` (or ``id``, ``question_id``) names the prompt, ``task`` (or
-``category``) and ``language`` its cell. ``script`` (or ``text``) is how it goes on, where a text is replayed or followed, and
-``reference`` a list of good answers, one to each turn.
+``category``) and ``language`` its cell. ``script`` (or ``text``) is how it goes on, where a text is replayed or
+followed, and ``reference`` a list of good answers, one to each turn.
 """
 
 from __future__ import annotations
