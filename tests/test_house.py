@@ -355,7 +355,8 @@ TARGETS = ("base", "chains", "foremost", "forked", "lending", "reading", "replay
 """What targets of all kinds have, and those that compute nothing."""
 WITH_TORCH = {
     "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side"),
-    "drafters.networks": ("checkpoint", "fitting", "states"),
+    "drafters.networks": ("checkpoint", "fitting", "layers", "state_rows"),
+    "drafters.networks.eagle": ("checkpoint", "fitting", "head", "model", "names"),
     "drafters.networks.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
 }
 """The law's half for rows of torch, and networks: loaded where a text needs them."""

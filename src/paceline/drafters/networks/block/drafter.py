@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.context import Context
-from paceline.drafters.base import Seen, at_least
+from paceline.drafters.base import Budget, Seen, at_least
 from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.drafters.networks.heads import BLOCK, SHIPPED
 from paceline.drafters.networks.products import ProductGrowth
 from paceline.drafters.networks.reading import TokenColumns
-from paceline.drafters.networks.shown import StateDrafter, StateText
+from paceline.drafters.networks.states import StateDrafter, StateText
 from paceline.drafters.noise import SHARED, wants_noise
 from paceline.law import Outlook
 from paceline.targets.base import NOTHING, Rows, Target, Want
@@ -28,6 +28,8 @@ from paceline.tree import ROOT
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    import torch
+
     from paceline.drafters.networks.block.network import BlockNetwork
 
 LONGEST = 16
@@ -90,6 +92,15 @@ class BlockDrafter(StateDrafter):
     def reading(self, context: Context, rows: Rows) -> StateText:
         kind = StateText if self.network.ties else ApartText
         return kind(context, Outlook(context.sampling, context.prompt_length), self.columns, rows=rows)
+
+    def taken(self, states: torch.Tensor) -> torch.Tensor:
+        return self.network.model.taken(states)
+
+    def levels(self, nodes: int) -> int:
+        return min(self.shape.depth(nodes), nodes)
+
+    def _depth(self, budget: Budget, length: int) -> int:
+        return super()._depth(budget.within(budget.nodes), length)
 
     def dispose(self) -> None:
         with self._rows.held():
