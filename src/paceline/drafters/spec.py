@@ -21,9 +21,9 @@ from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.networks.assistant import Assistant
 from paceline.drafters.networks.block import BlockDrafter
+from paceline.drafters.networks.eagle import Eagle
 from paceline.drafters.networks.hydra import Hydra
 from paceline.drafters.networks.medusa import Medusa
-from paceline.drafters.networks.eagle import Eagle
 from paceline.drafters.networks.mirror import Mirror
 from paceline.drafters.networks.redrafter import ReDrafter
 from paceline.drafters.plugin import IN_FILE, Factory, InFile, PlugIn, installed

@@ -22,6 +22,7 @@ from paceline.drafters.networks.products import ProductGrowth
 from paceline.drafters.networks.reading import TokenColumns
 from paceline.drafters.networks.states import StateDrafter, StateText
 from paceline.drafters.noise import SHARED, wants_noise
+from paceline.errors import InputError
 from paceline.law import Outlook
 from paceline.targets.base import NOTHING, Rows, Target, Want
 from paceline.tree import ROOT
@@ -58,11 +59,19 @@ class BlockDrafter(StateDrafter):
     costly_levels = 1
 
     def __init__(
-        self, *, head: str | Path = SHIPPED, width: int = 4, length: int = LONGEST, noise: str | None = None
+        self,
+        *,
+        head: str | Path = SHIPPED,
+        width: int = 4,
+        length: int = LONGEST,
+        confidence: float = 0.0,
+        noise: str | None = None,
     ) -> None:
         at_least(self.name, 1, width=width, length=length)
+        if not 0 <= confidence < 1:
+            raise InputError(f"option 'confidence' of method 'block' is from 0 to below 1, not {confidence}")
         shared = wants_noise(self.name, noise or SHARED)
-        super().__init__(DraftShape(beams=width, top=width, length=length, shared=shared))
+        super().__init__(DraftShape(beams=width, top=width, length=length, confidence=confidence, shared=shared))
         self.nodes = width * length
         self._named, self._asked, self._wished = head, noise, length
         self._network: BlockNetwork | None = None
