@@ -20,6 +20,7 @@ from paceline.drafters.foresight import Foresight
 from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.networks.assistant import Assistant
+from paceline.drafters.networks.block import BlockDrafter
 from paceline.drafters.networks.hydra import Hydra
 from paceline.drafters.networks.medusa import Medusa
 from paceline.drafters.networks.mirror import Mirror
@@ -50,6 +51,7 @@ BUILT_IN: dict[str, Factory] = {
         Forced,
         Assistant,
         ReDrafter,
+        BlockDrafter,
         Medusa,
         Hydra,
         Mirror,

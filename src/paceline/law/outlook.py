@@ -94,8 +94,17 @@ class Outlook:
         if self._adjusts:
             each = rows if len(rows) == len(texts) else np.broadcast_to(rows, (len(texts), len(ids)))
             return [self.over(ids, row, size, text()) for row, text in zip(each, texts, strict=True)]
-        found = [Distribution(ids[law.ids], law.weights) for law in map(self._law, rows)]
+        if self._warps.cuts or not np.isfinite(rows).all():
+            found = [Distribution(ids[law.ids], law.weights) for law in map(self._law, rows)]
+        else:
+            found = self._tempered(ids, rows)
         return found if len(found) == len(texts) else found * len(texts)
+
+    def _tempered(self, ids: Ints, rows: Floats) -> list[Distribution]:
+        """The laws of finite rows where nothing is cut: those of `_law`, in fewer steps for several of them."""
+        logs = (rows - rows.max(axis=1, keepdims=True)) / self._warps.temperature
+        weights, likely = np.exp(logs), logs >= LOG_NEGLIGIBLE
+        return [Distribution(ids[kept], row[kept]) for kept, row in zip(likely, weights, strict=True)]
 
     def _law(self, row: Row) -> Distribution:
         """Empty where the row has no finite maximum: a drafter's broken row must not end the text."""

@@ -107,17 +107,22 @@ def read_tensors(folder: Path, names: Sequence[str], method: str) -> dict[str, t
 
 
 def _tensors_of(source: Any, file: Path, *, mmap: bool = False) -> dict[str, torch.Tensor]:
-    """The tensors in a pickle, without running what is in it."""
+    """The tensors in a pickle, by their names."""
+    content = unpickled(source, file, mmap=mmap)
+    if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):
+        raise InputError(f"{file} holds no tensors by name; give the head that its authors published")
+    return {str(name): tensor for name, tensor in content.items()}
+
+
+def unpickled(source: Any, file: Path, *, mmap: bool = False) -> Any:
+    """A pickle of tensors and plain values; nothing in it can run."""
     try:
-        content = torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError:
         raise InputError(
             f"{file} holds more than tensors, and could run code when it is opened; save its tensors as "
             f"{file.stem}.safetensors with the program that made it"
         ) from None
-    if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):
-        raise InputError(f"{file} holds no tensors by name; give the head that its authors published")
-    return {str(name): tensor for name, tensor in content.items()}
 
 
 def read_within(folder: Path, prefix: str, instead: Sequence[str]) -> dict[str, torch.Tensor]:

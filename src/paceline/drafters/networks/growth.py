@@ -149,8 +149,9 @@ class Growth:
         if trust is not None:  # it is the best one's chance, and all of them together have 1 at most
             scores = scores + min(trust - float(scores[0]), -float(np.log(np.exp(scores).sum())))
         above = 0.0 if node == ROOT else self._paths[node]
+        least = 0.0 if self.sampled else self.shape.confidence
         for token, score in zip(ids.tolist(), scores.tolist(), strict=True):
-            if not self.sampled and np.exp(above + score) < self.shape.confidence:
+            if least and np.exp(above + score) < least:
                 continue
             self._tokens.append(token)
             self._parents.append(node)

@@ -25,7 +25,7 @@ from paceline.targets.base import Pending, Reach, Request, Rows
 from paceline.targets.chains import Chain, ChainDraft
 
 IN_PASSING = 16
-"""Up to this many unread tokens are read together with the draft's first level."""
+"""Fewer unread tokens are read together with the draft's first level."""
 
 
 class Network(ABC):
@@ -79,6 +79,9 @@ class RowModel(Protocol):
 class RowNetwork(Network):
     """A network with rows. The states of its texts are `ReadText`, which make the requests."""
 
+    in_passing = IN_PASSING
+    """So many unread tokens are read before a draft's first level, in pieces of their own."""
+
     def __init__(self, model: RowModel) -> None:
         self.model = model
         self.rows_read = 0
@@ -126,7 +129,7 @@ class RowNetwork(Network):
         if state.begun:
             return None
         unread = state.unread[: max(0, state.known - 1 - state.rows.committed)]
-        if len(unread) < IN_PASSING:
+        if len(unread) < self.in_passing:
             return None
         return Request.of_prompt(state.rows, unread[: self.model.prefill_size(len(unread))])
 

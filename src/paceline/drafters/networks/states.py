@@ -1,4 +1,4 @@
-"""Heads with rows that read the target's hidden states, as EAGLE's do.
+"""Rows of heads that read the target's hidden states, as EAGLE's do.
 
 A row of the text is read from its token and the state that the target had for the token before. For a token of a draft
 there is no such state yet, so the head reads what it gave itself for the node above. These rows are only guesses: when
@@ -8,21 +8,36 @@ the whole text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
 
-import numpy as np
 import torch
 
-from paceline.context import Context
-from paceline.drafters.base import Seen
-from paceline.drafters.networks.drafter import RowDrafter
-from paceline.drafters.networks.reading import ReadText, TokenColumns
-from paceline.law import Outlook
+from paceline.drafters.networks.shown import StateDrafter, StateText
 from paceline.targets.base import Request, Rows
 from paceline.targets.cache import CacheRows, persistent_tensors
 
+__all__ = ["ShownRows", "StateDrafter", "StateRows", "StateText"]
 
-class StateRows(CacheRows):
+
+class ShownRows(CacheRows):
+    """Keys and values of a head to which the target shows the states of the text's tokens."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.shown = 0
+        """The number of the text's first tokens whose states are there."""
+
+    @abstractmethod
+    def show(self, start: int, states: torch.Tensor) -> None:
+        """Note the target's states of the text's tokens from a place on. Those of a prompt's beginning that the target
+        had cached, and these rows have not, are zeros."""
+
+    def _truncate(self) -> None:
+        super()._truncate()
+        self.shown = min(self.shown, self.committed)
+
+
+class StateRows(ShownRows):
     """Keys and values of a head, and the states ``[tokens, width]`` that the target has shown of the text's tokens."""
 
     def __init__(self, capacity: int, like: torch.Tensor) -> None:
@@ -30,12 +45,8 @@ class StateRows(CacheRows):
         super().__init__(capacity)
         self._states = _zeros(like, max(1, capacity))
         self._given = _zeros(like, 1)
-        self.shown = 0
-        """The number of the text's first tokens whose states are there."""
 
     def show(self, start: int, states: torch.Tensor) -> None:
-        """Note the target's states of the text's tokens from a place on. Those of a prompt's beginning that the target
-        had cached, and these rows have not, are zeros."""
         end, held = start + len(states), self._states
         if end > len(held):
             self._states = _zeros(held[0], 2 * end)
@@ -67,45 +78,7 @@ class StateRows(CacheRows):
         super()._copy(other, count)
         self.show(0, other._states[: min(count, other.shown)])
 
-    def _truncate(self) -> None:
-        super()._truncate()
-        self.shown = min(self.shown, self.committed)
-
 
 def _zeros(like: torch.Tensor, count: int) -> torch.Tensor:
     with persistent_tensors():
         return like.new_zeros(count, like.shape[-1])
-
-
-class StateText(ReadText):
-    """A text as a head has read it."""
-
-    rows: StateRows
-
-    @property
-    def known(self) -> int:
-        return min(self.length, self.rows.shown + 1)
-
-    def became_text(self) -> list[int]:
-        return []
-
-
-class StateDrafter(RowDrafter):
-    """A drafter by such a head. ``layers`` are those whose states it reads, one behind the other; they are part of what
-    it `needs`."""
-
-    layers: tuple[int, ...] = ()
-    columns = TokenColumns()
-
-    def reading(self, context: Context, rows: Rows) -> StateText:
-        outlook = Outlook(context.sampling, context.prompt_length)
-        return StateText(context, outlook, self.columns, rows=rows)
-
-    def observe(self, seen: Sequence[Seen]) -> None:
-        """Note the states of the new text; while it is a prompt, read it."""
-        with self._rows.held():
-            for state, verdict, scores in seen:
-                kept = np.array([0, *(node + 1 for node in verdict.path)])
-                states = torch.cat([scores.hidden(layer)[torch.from_numpy(kept)] for layer in self.layers], dim=-1)
-                state.rows.show(scores.start, states)
-        super().observe(seen)
