@@ -22,7 +22,7 @@ from paceline.drafters import Ask, Budget, Seen
 from paceline.drafters.networks import growth
 from paceline.drafters.networks.block import BlockDrafter
 from paceline.drafters.networks.block.checkpoint import read_block
-from paceline.drafters.networks.block.network import BlockModel, BlockNetwork
+from paceline.drafters.networks.block.network import BlockModel, BlockNetwork, BlockRows
 from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.drafters.networks.marginals import CANDIDATES
 from paceline.drafters.networks.reading import TokenColumns
@@ -360,14 +360,21 @@ def test_texts_of_a_batch_are_drafted_in_one_pass(heads: dict[str, Path]) -> Non
         np.testing.assert_allclose(alone.scores, tree.scores, atol=1e-5)
 
 
-def test_rows_are_reused_by_the_next_turn(heads: dict[str, Path]) -> None:
+def test_rows_are_reused_by_the_next_turn(heads: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of the last round: the target caches them as well, and shows their states to nobody again."""
     drafter, how = BlockDrafter(head=heads["dspark"]), {"temperature": 0.8, "seed": 4, "max_new_tokens": 12}
     first = model().encode(PROMPT_TEXT)
     turn = model().generate(first, method=drafter, planner="fixed:6", **how)
+    network, shown, show_states = drafter.network, list[tuple[int, int, int]](), BlockRows.show
+
+    def show(rows: BlockRows, start: int, states: torch.Tensor) -> None:
+        shown.append((rows.committed, rows.shown, start))
+        show_states(rows, start, states)
+
+    monkeypatch.setattr(BlockRows, "show", show)
     longer = [*first, *turn.tokens, *model().encode(" and then")]
-    state = drafter.open(Context(longer, Sampling(), Ending(max_new_tokens=9)))
-    assert state.rows.committed >= len(first) + len(turn.tokens) - 3
-    drafter.close(state)
     found = model().generate(longer, method=drafter, planner="fixed:6", **how)
+    assert drafter.network is network
+    assert shown[0] == (len(first) + len(turn.tokens) - 1,) * 3
     assert found.tokens == model().generate(longer, method="plain", **how).tokens
     assert found.totals.drafted > 12
