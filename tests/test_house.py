@@ -50,7 +50,7 @@ PACKAGES = {
         *("integrations", "cli"),
     ),
     "paceline_lab": ("check", "bench", "machine", "measure", "demo", "commands"),
-    "paceline_make": ("states", "cluster", "cards", "texts", "dictionary", "redrafter", "commands"),
+    "paceline_make": ("states", "cluster", "cards", "texts", "dictionary", "heads", "commands"),
 }
 ORDER = [f"{package}.{room}" for package, rooms in PACKAGES.items() for room in rooms]
 DOOR = "__init__"
@@ -92,7 +92,7 @@ EXPORTS = [
     "load",
 ]
 
-ROOMS_OF_SOFTMAX = frozenset({"paceline.law", "paceline_make.redrafter"})
+ROOMS_OF_SOFTMAX = frozenset({"paceline.law", "paceline_make.heads"})
 SOFTMAX_NAMES = frozenset({"softmax", "log_softmax", "logsumexp", "Softmax", "LogSoftmax"})
 SOFTMAX_ELSEWHERE = {
     "paceline/targets/hf/attention.py": "attention weights: a softmax over keys, not over the vocabulary",
@@ -225,7 +225,7 @@ def test_imports_point_upwards() -> None:
         ("cli/generate.py", "from paceline_lab.demo import shown"),
         ("cli/generate.py", "import paceline_make.dictionary.build"),
         ("cli/generate.py", "from paceline_lab import Summary"),
-        ("../paceline_lab/bench/race.py", "from paceline_make.redrafter.run import Workshop"),
+        ("../paceline_lab/bench/race.py", "from paceline_make.heads.run import Workshop"),
         ("../paceline_lab/check/run.py", "from paceline_lab.bench.race import Race"),
     ],
 )
@@ -241,7 +241,7 @@ def test_a_downward_import_is_seen(path: str, source: str) -> None:
         ("integrations/openai.py", "from paceline import __version__\nimport torch"),
         ("__init__.py", "from paceline.cli import main"),
         ("../paceline_lab/bench/race.py", "import paceline\nfrom paceline import load"),
-        ("../paceline_make/redrafter/run.py", "from paceline.law import Law\nfrom paceline_lab.bench.race import Race"),
+        ("../paceline_make/heads/run.py", "from paceline.law import Law\nfrom paceline_lab.bench.race import Race"),
     ],
 )
 def test_an_upward_import_is_allowed(path: str, source: str) -> None:
@@ -355,7 +355,8 @@ TARGETS = ("base", "chains", "foremost", "forked", "lending", "reading", "replay
 """What targets of all kinds have, and those that compute nothing."""
 WITH_TORCH = {
     "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side"),
-    "drafters.networks": ("checkpoint", "fitting", "states"),
+    "drafters.networks": ("checkpoint", "fitting", "layers", "state_rows"),
+    "drafters.networks.eagle": ("checkpoint", "fitting", "head", "model", "names"),
     "drafters.networks.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
 }
 """The law's half for rows of torch, and networks: loaded where a text needs them."""
@@ -421,7 +422,7 @@ def test_softmax_lives_in_law() -> None:
 def test_a_stray_softmax_is_seen(source: str) -> None:
     assert len(stray_softmax(Path("paceline/engine/serial.py"), source)) == 1
     assert stray_softmax(Path("paceline/law/warp.py"), source) == []
-    assert stray_softmax(Path("paceline_make/redrafter/loss.py"), source) == []
+    assert stray_softmax(Path("paceline_make/heads/loss.py"), source) == []
     assert stray_softmax(Path("paceline/targets/hf/attention.py"), source) == []
 
 
@@ -491,7 +492,7 @@ ROOM_LINES = {
         "cards": 50,
         "texts": 950,
         "dictionary": 1700,
-        "redrafter": 1400,
+        "heads": 2400,
         "commands": 1250,
     },
 }

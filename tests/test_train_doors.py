@@ -23,8 +23,8 @@ from paceline.drafters.networks.redrafter.checkpoint import read_head
 from paceline.errors import DamagedFile, InputError, UnwritableFile
 from paceline.targets.table import TableTarget
 from paceline_make.commands import train
-from paceline_make.redrafter import run, watch
-from paceline_make.redrafter.labels import LabelSettings, Teacher
+from paceline_make.heads import run, watch
+from paceline_make.heads.labels import LabelSettings, Teacher
 from paceline_make.states import read_state, save_state, usable
 from test_train_redrafter import TEXT, losses, stream
 from tools import pocket

@@ -27,15 +27,16 @@ from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.table import TableTarget
-from paceline_make.redrafter import watch
-from paceline_make.redrafter.data import TokenStream, stream_of
-from paceline_make.redrafter.labels import NOTHING, Labels, LabelSettings, Teacher
-from paceline_make.redrafter.lessons import FreshLessons, StoredLessons
-from paceline_make.redrafter.loop import HeadTraining, Schedule
-from paceline_make.redrafter.loss import Lesson, expected_tokens
-from paceline_make.redrafter.run import Recipe, Workshop
-from paceline_make.redrafter.store import LabelStore
-from paceline_make.redrafter.watch import watched
+from paceline_make.heads import watch
+from paceline_make.heads.batches import FreshBatches, StoredBatches
+from paceline_make.heads.data import TokenStream, stream_of
+from paceline_make.heads.kinds.recurrent import RecurrentKind, RecurrentLesson
+from paceline_make.heads.labels import NOTHING, Labels, LabelSettings, Teacher
+from paceline_make.heads.loop import HeadTraining, Schedule
+from paceline_make.heads.loss import expected_tokens
+from paceline_make.heads.run import Recipe, Workshop
+from paceline_make.heads.store import LabelStore
+from paceline_make.heads.watch import watched
 from paceline_make.texts.fields import ChatText
 
 TEXT = "The old house stood at the end of the lane, and nobody had lived in it for years. "
@@ -163,7 +164,7 @@ def test_the_loss_of_tokens_is_their_mean_surprise() -> None:
     head, embedding = small_head([0, 2, 3, 6]), torch.randn(7, 4)
     tokens = torch.tensor([[1, 2, 5], [4, 6, NOTHING]])
     states = torch.randn(2, 4)
-    learnt = Lesson(head, embedding).learn(Labels(states, tokens))
+    learnt = RecurrentLesson(head, embedding).learn(Labels(states, tokens))
     first, second = (by_hand(head, embedding, states[row], [1, 2, 5] if row == 0 else [4, 6, 0]) for row in (0, 1))
     wanted = (-(first[0][1] + second[0][3]) / 2 + 0) / 2  # the token 5 is not known, and the last one is no label
     assert float(learnt.loss.detach()) == pytest.approx(float(wanted.detach()), abs=1e-6)
@@ -173,7 +174,7 @@ def test_the_loss_of_tokens_is_their_mean_surprise() -> None:
 def test_the_soft_loss_counts_the_rest_as_one_token() -> None:
     head, embedding, states = small_head([0, 2, 3, 6]), torch.randn(7, 4), torch.randn(1, 4)
     ids, shares = torch.tensor([[[2, 5, 0]]]), torch.tensor([[[0.5, 0.2, 0.1]]])
-    learnt = Lesson(head, embedding).learn(Labels(states, torch.tensor([[1, 2]]), ids, shares.log()))
+    learnt = RecurrentLesson(head, embedding).learn(Labels(states, torch.tensor([[1, 2]]), ids, shares.log()))
     (own,) = by_hand(head, embedding, states[0], [1, 2])
     p2, p0 = own[1].exp(), own[0].exp()  # of the head's own vocabulary; 5 is unknown, so it belongs to the rest
     wanted = 0.5 * (0.5 / p2).log() + 0.1 * (0.1 / p0).log() + 0.4 * (0.4 / (1 - p2 - p0)).log()
@@ -200,9 +201,8 @@ def losses(folder: Path, steps: int | None = None, **options: Any) -> list[float
     found: list[float] = []
     folder.mkdir(exist_ok=True)
     training = HeadTraining(
-        small_head(),
-        torch.randn(7, 4, generator=torch.Generator().manual_seed(2)),
-        StoredLessons(labels_of(), 16, 0),
+        RecurrentLesson(small_head(), torch.randn(7, 4, generator=torch.Generator().manual_seed(2))),
+        StoredBatches(labels_of(), 16, 0),
         Schedule(positions=64, epochs=3, batch=16, save_every=1, **options),
         folder / "training.pt",
         autocast=None,
@@ -254,7 +254,7 @@ def test_labels_that_are_there_are_not_made_again(tmp_path: Path) -> None:
 
 def test_fresh_labels_are_those_of_whole_windows_each_once_in_a_pass() -> None:
     teacher = Teacher(TableTarget(habitual(), SIZE), stream(400), LabelSettings(kind="soft", ahead=2, window=20))
-    lessons = FreshLessons(teacher, 12, batch=80, seed=1)
+    lessons = FreshBatches(teacher, 12, batch=80, seed=1)
     assert lessons.positions == 240
     for first in (0, 3):
         numbers = [number for step in range(first, first + 3) for number in lessons.numbers[lessons._shuffled.at(step)]]
@@ -303,8 +303,9 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
 def workshop(lm: LanguageModel, out: Path, **recipe: Any) -> Workshop:
     passages = [f"{number}. {TEXT * 3}" for number in range(40)]
     recipe = {"held_out": 0.2, **recipe}
+    head = RecurrentKind(**{name: recipe.pop(name) for name in ("exit", "kept") if name in recipe})
     labels = LabelSettings(kind=recipe.pop("kind", "soft"), ahead=2, window=32)
-    return Workshop(lm, passages, Recipe(labels=labels, positions=512, epochs=2, batch=128, **recipe), out)
+    return Workshop(lm, passages, Recipe(head=head, labels=labels, positions=512, epochs=2, batch=128, **recipe), out)
 
 
 def trained(lm: LanguageModel, out: Path, **recipe: Any) -> list[float]:
@@ -464,9 +465,8 @@ def test_a_loss_that_is_no_number_ends_the_training(tmp_path: Path) -> None:
     labels = labels_of()
     labels.states[:] = torch.inf
     training = HeadTraining(
-        small_head(),
-        torch.randn(7, 4),
-        StoredLessons(labels, 16, 0),
+        RecurrentLesson(small_head(), torch.randn(7, 4)),
+        StoredBatches(labels, 16, 0),
         Schedule(positions=64, batch=16),
         tmp_path / "t.pt",
         autocast=None,

@@ -8,7 +8,8 @@ import torch
 
 from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.network import RowModel, RowNetwork
-from paceline.drafters.networks.states import StateDrafter, StateRows
+from paceline.drafters.networks.state_rows import StateRows
+from paceline.drafters.networks.states import StateDrafter
 from paceline.targets.base import Done, Pending, Request, Target, Want
 from paceline.targets.scores import Scores
 from paceline.vocabulary import Vocabulary

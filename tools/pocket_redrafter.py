@@ -22,9 +22,9 @@ from paceline.drafters.networks.heads import CONFIG, REDRAFTER, shipped_folder
 from paceline.files import terminable
 from paceline_lab.bench.machine import instruction_sets
 from paceline_make.cards import CARD
-from paceline_make.redrafter.labels import KINDS, LabelSettings
-from paceline_make.redrafter.run import Recipe, Workshop
-from paceline_make.redrafter.watch import watched
+from paceline_make.heads.labels import KINDS, LabelSettings
+from paceline_make.heads.run import Recipe, Workshop
+from paceline_make.heads.watch import watched
 from tools.card import source_row
 from tools.corpus import CorpusText, read
 

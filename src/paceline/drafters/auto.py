@@ -20,7 +20,9 @@ from paceline.drafters.forced import Forced
 from paceline.drafters.foresight import Foresight
 from paceline.drafters.networks.assistant import Assistant
 from paceline.drafters.networks.assistant.drafter import Model
-from paceline.drafters.networks.heads import HYDRA, MEDUSA, REDRAFTER, method_for
+from paceline.drafters.networks.block import BlockDrafter
+from paceline.drafters.networks.eagle import Eagle
+from paceline.drafters.networks.heads import BLOCK, EAGLE, HYDRA, MEDUSA, REDRAFTER, method_for
 from paceline.drafters.networks.heads import SHIPPED as SHIPPED_HEAD
 from paceline.drafters.networks.hydra import Hydra
 from paceline.drafters.networks.medusa import Medusa
@@ -46,7 +48,13 @@ class ShippedDictionaries(DictSpec):
         return shipped_for(vocabulary) if vocabulary is not None else ()
 
 
-HEADS: Mapping[str, Callable[..., Drafter]] = {REDRAFTER: ReDrafter, MEDUSA: Medusa, HYDRA: Hydra}
+HEADS: Mapping[str, Callable[..., Drafter]] = {
+    REDRAFTER: ReDrafter,
+    MEDUSA: Medusa,
+    HYDRA: Hydra,
+    EAGLE: Eagle,
+    BLOCK: BlockDrafter,
+}
 """By the kind of a head: what drafts with it."""
 
 

@@ -21,6 +21,7 @@ from paceline.drafters.lookahead import Lookahead
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.networks.assistant import Assistant
 from paceline.drafters.networks.block import BlockDrafter
+from paceline.drafters.networks.eagle import Eagle
 from paceline.drafters.networks.hydra import Hydra
 from paceline.drafters.networks.medusa import Medusa
 from paceline.drafters.networks.mirror import Mirror
@@ -54,6 +55,7 @@ BUILT_IN: dict[str, Factory] = {
         BlockDrafter,
         Medusa,
         Hydra,
+        Eagle,
         Mirror,
     )
 }

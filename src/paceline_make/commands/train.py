@@ -13,14 +13,17 @@ from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import check_counts, describe, load_model
 from paceline.cli.output import counted, print_json, say, table
 from paceline.errors import InputError, need
+from paceline_make.commands.head_options import KINDS, KindOptions
 from paceline_make.commands.texts import add_texts, say_notes
 
 if TYPE_CHECKING:
-    from paceline_make.redrafter.labels import LabelSettings, Teacher
-    from paceline_make.redrafter.run import Elsewhere, Recipe
-    from paceline_make.redrafter.watch import TrainingOutcome
+    from paceline_make.heads.kinds.base import HeadKind
+    from paceline_make.heads.labels import Teacher
+    from paceline_make.heads.run import Elsewhere, Recipe
+    from paceline_make.heads.watch import TrainingOutcome
     from paceline_make.texts.fields import Passage
 
+LOSSES = ("labels", "overlap", "race")
 LABELS = ("truth", "greedy", "sampled", "soft")
 PASSAGES = "; plain text is divided at empty lines, a record may have a chat (messages) in place of a text"
 
@@ -32,7 +35,8 @@ def add(commands: Subparsers) -> None:
         description="Trains draft heads, and measures their cost.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", help="what to do")
-    _add_redrafter(actions)
+    for each in KINDS:
+        _add_kind(actions, each)
     telling: Parser = actions.add_parser(
         "info",
         run=info,
@@ -44,7 +48,7 @@ def add(commands: Subparsers) -> None:
         ),
     )
     telling.add_argument(
-        "folder", nargs="?", type=Path, metavar="FOLDER", help="a folder that 'paceline train redrafter' wrote"
+        "folder", nargs="?", type=Path, metavar="FOLDER", help="a folder that 'paceline train KIND' wrote"
     )
     telling.add_model()
     add_texts(telling, "--data", PASSAGES)
@@ -52,15 +56,15 @@ def add(commands: Subparsers) -> None:
     telling.add_json()
 
 
-def _add_redrafter(actions: Any) -> None:
+def _add_kind(actions: Any, each: KindOptions) -> None:
     parser: Parser = actions.add_parser(
-        "redrafter",
-        run=redrafter,
-        help="train a recurrent head for the method redrafter",
+        each.method,
+        run=partial(train, each),
+        help=each.help,
         description=(
             "Labels texts with the model's own continuations at every position, and trains a head to predict them. "
-            "The same command continues a training that was stopped. Started by torchrun, all processes train one "
-            "head. The folder is then given to the method: --method redrafter:head=DIR."
+            f"{each.description} The same command continues a training that was stopped. Started by torchrun, all "
+            f"processes train one head. The folder is then given to the method: --method {each.method}:head=DIR."
         ),
     )
     parser.add_model()
@@ -80,28 +84,33 @@ def _add_redrafter(actions: Any) -> None:
     parser.argument("--epochs", "N", "times that each is learnt (default: 3)", float, default=3.0)
     parser.argument("--batch-size", "N", "positions in a step (default: 2048)", int, default=2048)
     parser.argument("--rate", "R", "the learning rate's peak (default: 0.002)", float, default=2e-3)
-    parser.argument("--exit", "N", "the width of the head's blocks (default: the model's)", int)
-    parser.argument("--blocks", "N", "blocks (default: 2)", int, default=2)
-    parser.argument("--rank", "N", "output matrix of two thin ones of this width (default: one whole)", int, default=0)
-    parser.argument("--kept", "N", "know only the N most frequent tokens of the data (default: all)", int, default=0)
-    parser.flag("--cumulative", "add embeddings up in place of the recurrent state")
+    each.add(parser)
+    parser.add_argument(
+        "--loss",
+        choices=LOSSES,
+        default="labels",
+        help="labels: of the tokens, or of the laws of soft labels; overlap, race: of the chance that a token is "
+        "accepted, without the public noise and with it (default: labels)",
+    )
+    text = f"what a step ahead weighs beside the one before (default: {each.decay})"
+    parser.argument("--decay", "D", text, float, default=each.decay)
     parser.flag("--no-cache", "label again in each epoch, and store no labels")
     text = "label on a Ray cluster: its address, or 'local' to start one on this machine"
     parser.argument("--cluster", "ADDRESS", text)
-    parser.flag("--int8", "store the output in 8-bit integers")
+    parser.flag("--int8", "store large matrices in 8-bit integers")
     parser.argument("--held-out", "SHARE", "of the passages, to judge the head by (default: 0.02)", float, default=0.02)
     parser.add_seed()
     parser.add_threads()
     parser.add_json()
 
 
-def redrafter(options: argparse.Namespace) -> int:
+def train(each: KindOptions, options: argparse.Namespace) -> int:
     from paceline_lab.bench.machine import threads
-    from paceline_make.redrafter.run import Workshop
-    from paceline_make.redrafter.watch import watched
+    from paceline_make.heads.run import Workshop
+    from paceline_make.heads.watch import watched
 
-    check_counts(options, "positions", "batch_size", "ahead", "window", "exit", "threads")
-    recipe = _recipe(options)
+    check_counts(options, "positions", "batch_size", "ahead", "window", "threads", *each.counts)
+    recipe = _recipe(each.kind(options), options)
     passages = _passages(options)
     elsewhere = _elsewhere(options, recipe)
     with threads(options.threads):
@@ -110,7 +119,7 @@ def redrafter(options: argparse.Namespace) -> int:
         outcome = watched(workshop, [f"- {path}" for path in options.data])
         facts = describe(lm)
     if outcome.positions:
-        say(_summary(outcome, options))
+        say(_summary(outcome, each.method, options))
     if options.json:
         print_json({**facts, **outcome._asdict(), "recipe": asdict(recipe), "out": str(options.out)})
     return 0
@@ -131,23 +140,23 @@ def _elsewhere(options: argparse.Namespace, recipe: Recipe) -> Elsewhere | None:
     if options.no_cache:
         raise InputError("--no-cache labels where it trains; leave it out, or --cluster")
     need("ray", "labelling on a cluster", "cluster")
-    from paceline_make.redrafter.cluster import fill_on_cluster
+    from paceline_make.heads.cluster import fill_on_cluster
 
     loading = {name: getattr(options, name) for name in ("dtype", "quantize", "device")}
-    return partial(fill_on_cluster, options.cluster, partial(_teacher, options.model, loading, recipe.labels))
+    return partial(fill_on_cluster, options.cluster, partial(_teacher, options.model, loading, recipe))
 
 
-def _teacher(model: str, loading: dict[str, Any], settings: LabelSettings, passages: Sequence[Passage]) -> Teacher:
+def _teacher(model: str, loading: dict[str, Any], recipe: Recipe, passages: Sequence[Passage]) -> Teacher:
     """On another machine."""
     from paceline.api.model import load
-    from paceline_make.redrafter.run import teacher_of
+    from paceline_make.heads.run import teacher_of
 
-    return teacher_of(load(model, **loading), passages, settings)
+    return teacher_of(load(model, **loading), passages, recipe)
 
 
-def _recipe(options: argparse.Namespace) -> Recipe:
-    from paceline_make.redrafter.labels import LabelSettings
-    from paceline_make.redrafter.run import Recipe
+def _recipe(head: HeadKind[Any], options: argparse.Namespace) -> Recipe:
+    from paceline_make.heads.labels import LabelSettings
+    from paceline_make.heads.run import Recipe
 
     if not 0 <= options.held_out < 0.5:
         raise InputError(f"--held-out is a share from 0 to below 0.5, not {options.held_out}")
@@ -163,16 +172,14 @@ def _recipe(options: argparse.Namespace) -> Recipe:
         seed=options.seed,
     )
     return Recipe(
-        exit=options.exit,
-        blocks=options.blocks,
-        rank=options.rank,
-        kept=options.kept,
-        recurrent=not options.cumulative,
+        head=head,
         labels=labels,
         positions=options.positions,
         epochs=options.epochs,
         batch=options.batch_size,
         rate=options.rate,
+        loss=options.loss,
+        decay=options.decay,
         seed=options.seed,
         held_out=options.held_out,
         int8=options.int8,
@@ -180,7 +187,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
     )
 
 
-def _summary(outcome: TrainingOutcome, options: argparse.Namespace) -> str:
+def _summary(outcome: TrainingOutcome, method: str, options: argparse.Namespace) -> str:
     lines = [f"{options.out}: {outcome.bytes:,} bytes, trained on {outcome.positions:,} positions"]
     if (held := outcome.held_out) is not None:
         right = " ".join(f"{share:.0%}" for share in held.right)
@@ -189,7 +196,7 @@ def _summary(outcome: TrainingOutcome, options: argparse.Namespace) -> str:
         each = (f"{tokens:.2f} with noise={noise}" for noise, tokens in outcome.measured.items())
         lines.append(f"measured: tokens a round {', '.join(each)}; the better is the head's default")
     lines.append(
-        f'To use it: paceline generate "The old house" --model {options.model} --method redrafter:head={options.out}'
+        f'To use it: paceline generate "The old house" --model {options.model} --method {method}:head={options.out}'
     )
     return "\n".join(lines)
 
@@ -220,8 +227,8 @@ def _described(found: dict[str, Any]) -> str:
 def _shapes(options: argparse.Namespace) -> dict[str, Any]:
     """Of the model's own width."""
     from paceline_lab.bench.machine import instruction_sets, threads
-    from paceline_make.redrafter.data import stream_of
-    from paceline_make.redrafter.shapes import costs
+    from paceline_make.heads.costs import costs
+    from paceline_make.heads.data import stream_of
 
     check_counts(options, "threads")
     passages = _passages(options) if options.data else []

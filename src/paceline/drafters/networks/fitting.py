@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -17,7 +17,9 @@ from paceline.targets.base import Target
 from paceline.targets.hf.packed import pack
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.place import named_dtype
+from paceline.targets.pocket.bundle import layers_in
 from paceline.targets.pocket.names import BALLAST_MARK
+from paceline.targets.pocket.shape import read_ballast
 
 Head = TypeVar("Head", bound=nn.Module)
 ALIKE = torch.zeros(1, dtype=torch.int64)
@@ -100,3 +102,21 @@ def check_fit(facts: HeadFacts, target: Target, width: int, folder: Path) -> Non
             f"the head in {folder} was trained for {facts.target_name or 'a model with other weights'}, not for "
             f"{target.name}; its drafts would be refused. Train one for this model"
         )
+
+
+def layers_without_ballast(target: Target) -> int:
+    """The number of a target's layers; of one with ballast those of the small model, whose heads it takes."""
+    return layers_in(read_ballast(target.name).source) if BALLAST_MARK in target.name else target.layers
+
+
+def states_before(layers: Sequence[int], target: Target) -> tuple[int, ...]:
+    """The numbers, as `Want.hidden` has them, of the states that these layers read; `InputError` where there is no such
+    layer. The input of a layer is the output of as many layers as its number says, so its number is that of its input.
+    On a target with ballast the layers are the small model's, which stand further apart."""
+    count = layers_without_ballast(target)
+    if wrong := [layer for layer in layers if not 0 <= layer < count]:
+        raise InputError(
+            f"the head reads the state before layer {wrong[0]} of {target.name}, which has the layers 0 to "
+            f"{count - 1}; give a head for this model"
+        )
+    return tuple(layer * target.layers // count for layer in layers)

@@ -80,7 +80,7 @@ class Rotary:
     buffer of a module."""
 
     def __init__(self, frequencies: torch.Tensor, scale: float = 1.0) -> None:
-        self._frequencies, self._scale = frequencies, scale
+        self._on, self._scale = {frequencies.device: frequencies}, scale
 
     @classmethod
     def of(cls, config: Mapping[str, Any], head_size: int) -> Rotary:
@@ -92,6 +92,8 @@ class Rotary:
         base = float(given.get("rope_theta", config.get("rope_theta", 10_000.0)))
         part = float(given.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)))
         size = int(head_size * part)
+        if size % 2 or not 0 < size <= head_size or not base > 0:
+            raise ValueError(f"its rotary embedding turns {size} of {head_size} channels, with the base {base:g}")
         shares = torch.arange(0, size, 2, dtype=torch.float32, device="cpu") / size
         frequencies = 1.0 / base**shares
         length = given.get("original_max_position_embeddings", config.get("max_position_embeddings", 2048))
@@ -103,7 +105,9 @@ class Rotary:
 
     def at(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines ``[..., rows, 1, size]`` at these positions."""
-        angles = positions[..., None].float() * self._frequencies.to(positions.device)
+        if (frequencies := self._on.get(positions.device)) is None:
+            frequencies = self._on[positions.device] = next(iter(self._on.values())).to(positions.device)
+        angles = positions[..., None].float() * frequencies
         angles = torch.cat([angles, angles], dim=-1)[..., None, :]
         return (angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype)
 

@@ -1,4 +1,4 @@
-"""Rows of heads that read the target's hidden states, as EAGLE's do.
+"""Heads with rows that read the target's hidden states, as EAGLE's do.
 
 A row of the text is read from its token and the state that the target had for the token before. For a token of a draft
 there is no such state yet, so the head reads what it gave itself for the node above. These rows are only guesses: when
@@ -8,77 +8,66 @@ the whole text.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
-from paceline.drafters.networks.shown import StateDrafter, StateText
-from paceline.targets.base import Request, Rows
-from paceline.targets.cache import CacheRows, persistent_tensors
+from paceline.context import Context
+from paceline.drafters.base import Seen
+from paceline.drafters.networks.drafter import RowDrafter
+from paceline.drafters.networks.reading import ReadText, TokenColumns
+from paceline.law import Outlook
+from paceline.targets.base import Rows
 
-__all__ = ["ShownRows", "StateDrafter", "StateRows", "StateText"]
+if TYPE_CHECKING:
+    import torch
 
-
-class ShownRows(CacheRows):
-    """Keys and values of a head to which the target shows the states of the text's tokens."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self.shown = 0
-        """The number of the text's first tokens whose states are there."""
-
-    @abstractmethod
-    def show(self, start: int, states: torch.Tensor) -> None:
-        """Note the target's states of the text's tokens from a place on. Those of a prompt's beginning that the target
-        had cached, and these rows have not, are zeros."""
-
-    def _truncate(self) -> None:
-        super()._truncate()
-        self.shown = min(self.shown, self.committed)
+    from paceline.drafters.networks.state_rows import ShownRows
 
 
-class StateRows(ShownRows):
-    """Keys and values of a head, and the states ``[tokens, width]`` that the target has shown of the text's tokens."""
+class StateText(ReadText):
+    """A text as a head has read it."""
 
-    def __init__(self, capacity: int, like: torch.Tensor) -> None:
-        """``like`` has the width, type and device of a state."""
-        super().__init__(capacity)
-        self._states = _zeros(like, max(1, capacity))
-        self._given = _zeros(like, 1)
-
-    def show(self, start: int, states: torch.Tensor) -> None:
-        end, held = start + len(states), self._states
-        if end > len(held):
-            self._states = _zeros(held[0], 2 * end)
-            self._states[: self.shown] = held[: self.shown]
-        self._states[self.shown : max(self.shown, start)] = 0
-        self._states[start:end] = states
-        self.shown = end
-
-    def before(self, request: Request) -> torch.Tensor:
-        """The state that each row of a request is read with."""
-        if self._guesses:
-            return self._given[torch.from_numpy(request.parents[request.held :] + 1)]
-        end = self.committed + len(request.tokens) - 1
-        if self.committed:
-            return self._states[self.committed - 1 : end]
-        return torch.cat([torch.zeros_like(self._states[:1]), self._states[:end]])
-
-    def give(self, request: Request, states: torch.Tensor) -> None:
-        """Note what the head gave for the rows of a request: the nodes below them are read with it."""
-        self._given = torch.cat([self._given[: request.held + 1], states]) if self._guesses else states[-1:]
+    rows: ShownRows
 
     @property
-    def _guesses(self) -> bool:
-        """Whether the next rows are a draft's: the target has not shown the state before them."""
-        return self.committed > self.shown
+    def known(self) -> int:
+        return min(self.length, self.rows.shown + 1)
 
-    def _copy(self, other: Rows, count: int) -> None:
-        assert isinstance(other, StateRows), "rows are copied from a sequence of the same head"
-        super()._copy(other, count)
-        self.show(0, other._states[: min(count, other.shown)])
+    def became_text(self) -> list[int]:
+        return []
 
 
-def _zeros(like: torch.Tensor, count: int) -> torch.Tensor:
-    with persistent_tensors():
-        return like.new_zeros(count, like.shape[-1])
+class StateDrafter(RowDrafter):
+    """A drafter by such a head. ``layers`` are those whose states it reads, one behind the other; they are part of what
+    it `needs`."""
+
+    layers: tuple[int, ...] = ()
+    columns = TokenColumns()
+
+    def reading(self, context: Context, rows: Rows) -> StateText:
+        outlook = Outlook(context.sampling, context.prompt_length)
+        return StateText(context, outlook, self.columns, rows=rows)
+
+    def taken(self, states: torch.Tensor) -> torch.Tensor:
+        """What rows keep of the states ``[rows, width]`` that the target's layers have shown, one behind the other."""
+        return states
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        """Note the states of the new text; while it is a prompt, read it."""
+        import torch
+
+        with self._rows.held():
+            shown = [self._shown(each) for each in seen]
+            parts = self.taken(torch.cat(shown)).split([len(states) for states in shown])
+            for (state, _, scores), states in zip(seen, parts, strict=True):
+                state.rows.show(scores.start, states)
+        super().observe(seen)
+
+    def _shown(self, seen: Seen) -> torch.Tensor:
+        """The states of the rows that became text."""
+        import torch
+
+        kept = torch.from_numpy(np.array([0, *(node + 1 for node in seen.verdict.path)]))
+        return torch.cat([seen.scores.hidden(layer)[kept] for layer in self.layers], dim=-1)

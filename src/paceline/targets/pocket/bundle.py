@@ -59,6 +59,11 @@ def read_bundle(name: str) -> Bundle:
     return Bundle(name, config, generation, load(_verified(folder / WEIGHTS, sums)), sums[WEIGHTS])
 
 
+def layers_in(name: str) -> int:
+    """How many layers a bundled model has."""
+    return int(json.loads(_verified(MODELS / name / CONFIG, _checksums(name)))["num_hidden_layers"])
+
+
 def read_tokenizer(name: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a bundled model."""
     from transformers import PreTrainedTokenizerFast

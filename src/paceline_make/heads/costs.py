@@ -19,7 +19,7 @@ from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.law import Sampling
 from paceline.targets.base import Request, Target
 from paceline.targets.place import named_dtype
-from paceline_make.redrafter.data import Ids
+from paceline_make.heads.data import Ids
 
 DRAFTS = 15
 

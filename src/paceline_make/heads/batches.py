@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from paceline_make.redrafter.labels import Labels, Teacher, joined
+from paceline_make.heads.labels import Labels, Teacher, joined
 
 
 def world() -> int:
@@ -19,7 +19,7 @@ def rank() -> int:
     return distributed.get_rank() if world() > 1 else 0
 
 
-class Lessons(Protocol):
+class Batches(Protocol):
     """A function of the step alone, so that a training that was stopped reads on where it stopped."""
 
     @property
@@ -44,11 +44,13 @@ class _Shuffled:
         return np.sort(self._order[1][place * self.size : (place + 1) * self.size])
 
 
-class StoredLessons:
-    """Positions from all over the labels that are there."""
+class StoredBatches:
+    """Positions from all over the labels that are there; of heads that learn from whole windows ``unit`` positions
+    behind one another."""
 
-    def __init__(self, labels: Labels, batch: int, seed: int) -> None:
-        self.labels, self._shuffled = labels, _Shuffled(len(labels.tokens), batch, seed)
+    def __init__(self, labels: Labels, batch: int, seed: int, unit: int = 1) -> None:
+        self.labels, self._unit = labels, unit
+        self._shuffled = _Shuffled(len(labels.tokens) // unit, max(world(), round(batch / unit)), seed)
 
     @property
     def positions(self) -> int:
@@ -56,11 +58,17 @@ class StoredLessons:
 
     def at(self, step: int) -> tuple[Labels, int]:
         chosen = self._shuffled.at(step)
-        mine = np.array_split(chosen, world())[rank()]
-        return self.labels.rows(torch.from_numpy(mine)), len(chosen)
+        mine = rows_of(np.array_split(chosen, world())[rank()], self._unit)
+        return self.labels.rows(torch.from_numpy(mine)), len(chosen) * self._unit
 
 
-class FreshLessons:
+def rows_of(numbers: np.ndarray, unit: int) -> np.ndarray:
+    """The positions of these units."""
+    found: np.ndarray = (numbers[:, None] * unit + np.arange(unit)).ravel()
+    return found
+
+
+class FreshBatches:
     """Whole windows, labelled when they are learnt: nothing is stored, and each pass labels them again."""
 
     def __init__(self, teacher: Teacher, windows: int, batch: int, seed: int) -> None:

@@ -15,7 +15,8 @@ import torch
 
 from paceline.errors import InputError
 from paceline.targets.base import Request, Rows, Target, Want
-from paceline_make.redrafter.data import TokenStream
+from paceline.targets.scores import Scores
+from paceline_make.heads.data import TokenStream
 
 KINDS = ("truth", "greedy", "sampled", "soft")
 NOTHING = -100
@@ -56,22 +57,37 @@ class LabelSettings:
 
 class Labels(NamedTuple):
     """Of n positions: the states ``[n, width]``, the ``ahead + 1`` tokens that follow, with `NOTHING` where nothing is
-    learnt, and of soft labels the model's best tokens at the last ``ahead`` of these, with log-probabilities."""
+    learnt, and of soft labels the model's best tokens at the last ``ahead`` of these, with log-probabilities. Of whole
+    windows also the ``text``: the token at each position."""
 
     states: torch.Tensor
     tokens: torch.Tensor
     law_ids: torch.Tensor | None = None
     law_logs: torch.Tensor | None = None
+    text: torch.Tensor | None = None
 
     def rows(self, chosen: slice | torch.Tensor) -> Labels:
         return Labels(*(None if part is None else part[chosen] for part in self))  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a head reads of a text besides the tokens that follow: the target's states of these layers, side by side;
+    None for the last state alone. A head that attends to a text learns from ``whole`` windows."""
+
+    layers: tuple[int, ...] | None = None
+    whole: bool = False
+
+
 class Teacher:
     """A target that labels windows of a stream."""
 
-    def __init__(self, target: Target, stream: TokenStream, settings: LabelSettings) -> None:
+    def __init__(
+        self, target: Target, stream: TokenStream, settings: LabelSettings, reading: Reading | None = None
+    ) -> None:
         self.target, self.stream, self.settings = target, stream, settings
+        self.reading = reading or Reading()
+        self.layers = (target.layers,) if self.reading.layers is None else self.reading.layers
         self.ends = torch.tensor(sorted(target.eos) or [NOTHING])
         longest = settings.window if target.context_length is None else target.context_length - settings.ahead - 1
         self.size = min(settings.window, longest)
@@ -92,7 +108,7 @@ class Teacher:
         return np.random.default_rng(self.settings.seed).permutation(len(self))
 
     def label(self, number: int) -> Labels:
-        """One window, its labelled positions."""
+        """One window: its labelled positions, or if windows stay whole all positions."""
         start, ahead = number * self.size, self.settings.ahead
         ids = self.stream.ids[start : start + self.size].astype(np.int64)
         rows = self.target.open(self.size * (ahead + 1))
@@ -105,31 +121,34 @@ class Teacher:
             rows.close()
         learnt = torch.from_numpy(self.stream.labelled[start + 1 : start + self.size + 1].copy())
         learnt &= labels.tokens[:, 1] != NOTHING
-        return labels.rows(learnt)
+        if not self.reading.whole:
+            return labels.rows(learnt)
+        behind = labels.tokens[:, 1:].masked_fill(~learnt[:, None], NOTHING)
+        return labels._replace(tokens=torch.cat([labels.tokens[:, :1], behind], dim=1), text=torch.from_numpy(ids))
 
-    def _want(self, *, hidden: bool) -> Want:
-        return Want(logits=True, hidden=frozenset({self.target.layers}) if hidden else frozenset())
+    def _states(self, scores: Scores) -> torch.Tensor:
+        return torch.cat([scores.hidden(layer) for layer in self.layers], dim=-1)
 
     def _truth(self, rows: Rows, ids: np.ndarray, start: int) -> Labels:
-        want = Want(hidden=frozenset({self.target.layers}))
+        want = Want(hidden=frozenset(self.layers))
         (scores,) = self.target.score([Request.of_prompt(rows, ids, want)])
         count = self.settings.ahead + 1
         places = start + 1 + np.arange(len(ids))[:, None] + np.arange(count)
         tokens = torch.from_numpy(self.stream.ids[places].astype(np.int64))
-        return Labels(scores.hidden(self.target.layers).clone(), _until_end(tokens, self.ends))
+        return Labels(self._states(scores).clone(), _until_end(tokens, self.ends))
 
     def _own(self, rows: Rows, ids: np.ndarray, number: int) -> Labels:
         """The model's own continuations."""
         coins = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
         chain, levels = np.arange(-1, len(ids) - 1), list[torch.Tensor]()
-        (scores,) = self.target.score([Request(rows, ids, chain, self._want(hidden=True))])
-        states, laws = scores.hidden(self.target.layers).clone(), list[tuple[torch.Tensor, torch.Tensor]]()
+        (scores,) = self.target.score([Request(rows, ids, chain, Want(logits=True, hidden=frozenset(self.layers)))])
+        states, laws = self._states(scores).clone(), list[tuple[torch.Tensor, torch.Tensor]]()
         levels.append(self._chosen(torch.as_tensor(scores.logits), coins))
         parents, above = chain, np.arange(len(ids))
         for _ in range(self.settings.ahead):
             held = len(parents)
             parents = np.concatenate([parents, above])
-            request = Request(rows, levels[-1].numpy(), parents, self._want(hidden=False), held=held)
+            request = Request(rows, levels[-1].numpy(), parents, Want(logits=True), held=held)
             (scores,) = self.target.score([request])
             above = np.arange(held, held + len(ids))
             levels.append(self._chosen(torch.as_tensor(scores.logits), coins))

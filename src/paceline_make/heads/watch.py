@@ -11,14 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import nn
 
-from paceline.drafters.networks.checkpoint import WEIGHTS, record_noise
-from paceline.drafters.networks.redrafter.checkpoint import read_head
+from paceline.drafters.networks.checkpoint import record_noise
 from paceline.drafters.noise import NOISES
 from paceline_make import cards
-from paceline_make.redrafter.lessons import rank
-from paceline_make.redrafter.loop import TrainingReport
-from paceline_make.redrafter.run import Workshop, joined_processes
+from paceline_make.heads.batches import rank
+from paceline_make.heads.kinds.base import parameters_in_all
+from paceline_make.heads.loop import TrainingReport
+from paceline_make.heads.run import Workshop, joined_processes
 from paceline_make.states import resumable
 
 EVERY = 50
@@ -48,16 +49,16 @@ def watched(workshop: Workshop, origin: Sequence[str]) -> TrainingOutcome:
             workshop.train(label, report)
         if rank():
             return TrainingOutcome(0, 0, None, {})
-        head, config = read_head(workshop.out)
+        head = workshop.kind.read(workshop.out).float()
         outcome = TrainingOutcome(
-            (workshop.out / WEIGHTS).stat().st_size,
-            int(config.trained["positions"]),
-            workshop.judge(head.float()),
+            sum(file.stat().st_size for file in workshop.out.glob("*.safetensors")),
+            workshop.positions,
+            workshop.judge(head.to(workshop.target.device)),
             measured(workshop),
         )
         if outcome.measured:
             record_noise(workshop.out, outcome.measured)
-        _write_card(workshop, outcome, origin)
+        _write_card(workshop, head, outcome, origin)
     return outcome
 
 
@@ -78,7 +79,7 @@ def _tokens_per_round(workshop: Workshop, prompts: list[list[int]], noise: str) 
     """Of rounds with a draft; 0 where there was none."""
     texts = workshop.lm.generate_batch(
         prompts,
-        method=f"redrafter:head='{workshop.out}',noise={noise}",
+        method=f"{workshop.kind.method}:head='{workshop.out}',noise={noise}",
         planner="fixed",
         temperature=workshop.recipe.labels.temperature,
         seed=0,
@@ -97,18 +98,20 @@ def _beginnings(workshop: Workshop) -> list[list[int]]:
     return [each for each in ids if each]
 
 
-def _write_card(workshop: Workshop, outcome: TrainingOutcome, origin: Sequence[str]) -> None:
-    recipe, shape = workshop.recipe, workshop.shape
+def _write_card(workshop: Workshop, head: nn.Module, outcome: TrainingOutcome, origin: Sequence[str]) -> None:
+    recipe, kind = workshop.recipe, workshop.kind
     cards.write(
         workshop.out,
         cards.TEMPLATES / "head.md",
         model=workshop.target.name,
         fingerprint=workshop.target.fingerprint(),
-        shape=asdict(shape),
+        method=kind.method,
+        title=kind.title,
+        rows=kind.rows(head),
         labels=asdict(recipe.labels),
         recipe=asdict(recipe),
         outcome=outcome,
-        parameters=workshop.blank().parameters_in_all,
+        parameters=parameters_in_all(head),
         tokens=len(workshop.stream),
         origin=origin,
     )

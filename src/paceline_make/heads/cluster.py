@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InputError, need
 from paceline_make.cluster import innermost, join
-from paceline_make.redrafter.store import Advance, LabelStore, Stored
+from paceline_make.heads.store import Advance, LabelStore, Stored
 from paceline_make.texts.fields import Passage
 
 if TYPE_CHECKING:
-    from paceline_make.redrafter.labels import Teacher
+    from paceline_make.heads.labels import Teacher
 
 Open = Callable[[Sequence[Passage]], "Teacher"]
 """Loads the model on another machine, to label these passages."""

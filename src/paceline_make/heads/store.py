@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from paceline.drafters.networks.fitting import state_width
 from paceline.files import naming
-from paceline_make.redrafter.labels import NOTHING, Labels, Teacher, joined
+from paceline_make.heads.labels import NOTHING, TOP, Labels, Teacher, joined
 from paceline_make.states import read_state, save_state, usable
 
 PART = 64
@@ -44,6 +45,8 @@ class LabelStore:
         stored = {"states": labels.states.to(torch.bfloat16), "tokens": labels.tokens.int()}
         if labels.law_ids is not None and labels.law_logs is not None:
             stored |= {"law_ids": labels.law_ids.int(), "law_logs": labels.law_logs.to(torch.float16)}
+        if labels.text is not None:
+            stored["text"] = labels.text.int()
         return stored
 
     def write(self, part: int, stored: Stored) -> None:
@@ -80,19 +83,21 @@ def check(labels: Labels, teacher: Teacher) -> None:
         raise ValueError("its states or tokens are of another model")
     if len(laws) != 2 * teacher.settings.laws or any(part.shape[:2] != (count, ahead) for part in laws):
         raise ValueError("its laws are of other settings")
+    texts = [] if labels.text is None else [labels.text]
+    if len(texts) != teacher.reading.whole or any(text.shape != (count,) or count % teacher.size for text in texts):
+        raise ValueError("its windows are of another kind of head")
 
 
 def bytes_of(windows: int, teacher: Teacher) -> int:
     """How many bytes the labels of ``windows`` windows take, at most."""
     settings = teacher.settings
-    row = 2 * width_of(teacher) + 4 * (settings.ahead + 1) + (6 * settings.ahead * 32 if settings.laws else 0)
+    row = 2 * width_of(teacher) + 4 * (settings.ahead + 1) + (6 * settings.ahead * TOP if settings.laws else 0)
     return windows * teacher.size * row
 
 
 def width_of(teacher: Teacher) -> int:
-    """Of the target's states."""
-    target = teacher.target
-    return int(target.embed(torch.zeros(1, dtype=torch.int64, device=target.device)).shape[-1])
+    """Of the states of a position."""
+    return state_width(teacher.target) * len(teacher.layers)
 
 
 def batch_of(labels: Labels, chosen: np.ndarray, dtype: torch.dtype, device: torch.device) -> Labels:
@@ -100,4 +105,5 @@ def batch_of(labels: Labels, chosen: np.ndarray, dtype: torch.dtype, device: tor
     rows = labels.rows(torch.from_numpy(chosen))
     laws = [None if part is None else part.to(device) for part in (rows.law_ids, rows.law_logs)]
     ids, logs = (None if part is None else part.to(kind) for part, kind in zip(laws, (torch.int64, dtype), strict=True))
-    return Labels(rows.states.to(device, dtype), rows.tokens.to(device, torch.int64), ids, logs)
+    text = None if rows.text is None else rows.text.to(device, torch.int64)
+    return Labels(rows.states.to(device, dtype), rows.tokens.to(device, torch.int64), ids, logs, text)

@@ -14,12 +14,12 @@ import torch
 import torch.distributed as distributed
 from torch import nn
 
-from paceline.drafters.networks.redrafter.head import RecurrentHead
 from paceline.errors import InputError
-from paceline_make.redrafter.labels import Labels
-from paceline_make.redrafter.lessons import Lessons, rank, world
-from paceline_make.redrafter.loss import Lesson, expected_tokens
-from paceline_make.redrafter.store import batch_of
+from paceline_make.heads.batches import Batches, rank, rows_of, world
+from paceline_make.heads.labels import Labels
+from paceline_make.heads.lesson import Lesson
+from paceline_make.heads.loss import expected_tokens
+from paceline_make.heads.store import batch_of
 from paceline_make.states import read_state, save_state, usable
 
 PIECE = 512
@@ -80,9 +80,8 @@ class HeadTraining:
 
     def __init__(
         self,
-        head: RecurrentHead,
-        embedding: torch.Tensor,
-        lessons: Lessons,
+        lesson: Lesson[Any],
+        batches: Batches,
         schedule: Schedule,
         checkpoint: Path,
         *,
@@ -90,12 +89,12 @@ class HeadTraining:
         autocast: torch.dtype | None = torch.bfloat16,
     ) -> None:
         """``same`` is what a checkpoint must have been made with to go on from it."""
-        self.head, self.lessons, self.schedule = head, lessons, schedule
-        self._lesson = Lesson(head, embedding)
-        self._device, self._autocast = embedding.device, autocast
+        self.lesson, self.batches, self.schedule = lesson, batches, schedule
+        self.head: nn.Module = lesson.head
+        self._device, self._autocast = lesson.embedding.device, autocast
         self._checkpoint, self._same = checkpoint, {**(same or {}), "schedule": asdict(schedule)}
         fused = self._device.type in ("cpu", "cuda")
-        parameters = [weight for weight in head.parameters() if weight.requires_grad]
+        parameters = [weight for weight in self.head.parameters() if weight.requires_grad]
         self._optimizer = torch.optim.AdamW(
             parameters, lr=schedule.rate, betas=(0.9, 0.98), weight_decay=schedule.decay, fused=fused
         )
@@ -119,13 +118,12 @@ class HeadTraining:
         for group in self._optimizer.param_groups:
             group["lr"] = self.schedule.rate * self.schedule.share(self.step)
         self._optimizer.zero_grad(set_to_none=True)
-        labels, count = self.lessons.at(self.step)
+        labels, count = self.batches.at(self.step)
         total = torch.zeros(1 + 2 * (labels.tokens.shape[1] - 1) + 1, dtype=torch.float64)
-        places = np.arange(len(labels.tokens))
-        for piece in np.array_split(places, max(1, -(-len(places) // PIECE))):
+        for piece in pieces_of(labels, self.lesson.unit):
             batch = batch_of(labels, piece, torch.float32, self._device)
             with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):
-                learnt = self._lesson.learn(batch)
+                learnt = self.lesson.learn(batch, self.step)
             share = len(piece) / count
             (learnt.loss * share).backward()
             total += self._figures(learnt, share, len(piece))
@@ -173,13 +171,21 @@ class HeadTraining:
         self._optimizer.load_state_dict(state["optimizer"])
 
 
+def pieces_of(labels: Labels, unit: int) -> list[np.ndarray]:
+    """The positions of a batch in pieces for one forward each, which divide no window of a head that learns from
+    those."""
+    numbers = np.arange(len(labels.tokens) // unit)
+    parts = np.array_split(numbers, max(1, -(-len(labels.tokens) // max(PIECE, unit))))
+    return [rows_of(part, unit) for part in parts if len(part)]
+
+
 @torch.no_grad()
-def judged(head: RecurrentHead, embedding: torch.Tensor, labels: Labels) -> TrainingReport:
+def judged(lesson: Lesson[Any], labels: Labels) -> TrainingReport:
     """Loss and accuracy on labels that were not trained on."""
-    lesson, count = Lesson(head, embedding), len(labels.tokens)
+    count = len(labels.tokens)
     loss, expected, right, counted = 0.0, 0.0, torch.zeros(labels.tokens.shape[1] - 1), torch.tensor(0.0)
-    for piece in np.array_split(np.arange(count), max(1, -(-count // PIECE))):
-        learnt = lesson.learn(batch_of(labels, piece, torch.float32, embedding.device))
+    for piece in pieces_of(labels, lesson.unit):
+        learnt = lesson.learn(batch_of(labels, piece, torch.float32, lesson.embedding.device))
         loss += float(learnt.loss) * len(piece) / count
         expected += expected_tokens(learnt.right, learnt.counted) * len(piece) / count
         right = right + learnt.right.sum(dim=0).cpu()

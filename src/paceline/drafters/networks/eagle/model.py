@@ -1,0 +1,173 @@
+"""A head over its target, as a model with rows: texts are read in one forward, and drafts level by level.
+
+A head in the form ``peagle`` gives all levels of a draft in one forward: behind the text it reads rows of a mask token,
+which do not know what the levels above them are. These rows are dropped at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from paceline.drafters.networks.eagle.fitting import FittedEagle
+from paceline.drafters.networks.growth import Growth
+from paceline.drafters.networks.layers import TextRows
+from paceline.drafters.networks.network import RowModel, RowNetwork
+from paceline.drafters.networks.reading import DRAFT_FORWARDS, TokenColumns
+from paceline.drafters.networks.state_rows import StateRows
+from paceline.drafters.networks.states import StateText
+from paceline.law import Distribution
+from paceline.law.on_device import sent
+from paceline.targets.base import Done, Pending, Request, Target
+from paceline.targets.scores import Scores
+from paceline.tree import Ints
+
+BEFORE_STATES = 1
+"""The first row of a text has no state before it, so no other row sees it: those who train heads leave it out."""
+
+
+class EagleModel(RowModel):
+    """A head, with embeddings and output of its target where it has none."""
+
+    text: type[StateText] = StateText
+    """The state of a text."""
+
+    def __init__(self, fitted: FittedEagle, target: Target) -> None:
+        self.head, self._target = fitted.head, target
+        shape = self.head.shape
+        self.vocab_size = shape.vocab_size if shape.own_embedding else target.vocab_size
+        self.context_length = target.context_length
+        self._device = torch.device(target.device)
+        self._windows = {layer: rows for layer, rows in enumerate(shape.windows) if rows}
+        self.columns = self._columns()
+
+    def _columns(self) -> TokenColumns:
+        """Which of the target's tokens its logits are of."""
+        shape, size, ids = self.head.shape, self._target.vocab_size, self.head.token_ids
+        if not shape.own_output or (ids is None and shape.known == size):
+            return TokenColumns()
+        known = np.arange(shape.known) if ids is None else ids.numpy(force=True)
+        order = np.argsort(known)
+        return TokenColumns(size, known[order], None if (np.diff(known) > 0).all() else order)
+
+    def look(self) -> int:
+        return self._target.look()
+
+    def open(self, capacity: int = 0) -> StateRows:
+        return StateRows(capacity, self.head.like.new_empty(1, self.head.shape.width))
+
+    def taken(self, states: torch.Tensor) -> torch.Tensor:
+        """What its rows keep of the states that the target has shown."""
+        with torch.inference_mode():
+            return self.head.taken(states.to(self.head.like.dtype))
+
+    def submit(self, requests: Sequence[Request]) -> Pending:
+        """All rows of all texts in the same products; attention text by text."""
+        with torch.inference_mode():
+            return Done(self._scored(requests))
+
+    def _scored(self, requests: Sequence[Request]) -> list[Scores]:
+        before = torch.cat([_rows(request).before(request) for request in requests])
+        tokens = self._sent(np.concatenate([request.tokens for request in requests]))
+        positions = self._sent(np.concatenate([request.positions for request in requests]))
+        embedded = self.head.embedded(tokens, self._target.embed)
+        attend = TextRows(requests, self._device, skipped=BEFORE_STATES, windows=self._windows)
+        given, read = self.head(embedded, before, positions, attend)
+        sizes = [len(request.tokens) for request in requests]
+        for request, states in zip(requests, given.split(sizes), strict=True):
+            _rows(request).give(request, states)
+        asked = [states[request.scored] for request, states in zip(requests, read.split(sizes), strict=True)]
+        counts = [len(states) for states in asked]
+        if not sum(counts):
+            return [Scores.of(request, None) for request in requests]
+        logits = self.head.logits(torch.cat(asked), self._target.unembed).split(counts)
+        return [
+            Scores.of(request, rows if count else None)
+            for request, rows, count in zip(requests, logits, counts, strict=True)
+        ]
+
+    def _sent(self, numbers: Ints) -> torch.Tensor:
+        return sent(torch.from_numpy(numbers), self._device)
+
+
+def _rows(request: Request) -> StateRows:
+    assert isinstance(request.rows, StateRows), "a head opens its own rows"
+    return request.rows
+
+
+class MaskedRows(StateRows):
+    """Rows of a text, and behind them rows that are read beside one state that was learnt."""
+
+    def __init__(self, capacity: int, masked: torch.Tensor) -> None:
+        super().__init__(capacity, masked)
+        self._masked = masked
+
+    def before(self, request: Request) -> torch.Tensor:
+        ahead = max(0, request.end - self.shown - 1)
+        if not ahead:
+            return super().before(request)
+        text = super().before(_shortened(request, ahead))
+        return torch.cat([text, self._masked.expand(ahead, -1)])
+
+
+def _shortened(request: Request, ahead: int) -> Request:
+    return Request(request.rows, request.tokens[:-ahead], request.parents[:-ahead], request.want)
+
+
+class MaskedText(StateText):
+    """A text with masks ahead."""
+
+    def all_found(self, scores: Scores, depth: int) -> torch.Tensor:
+        """The logits of all levels; the rows ahead are dropped."""
+        self.tally.add(DRAFT_FORWARDS)
+        text = len(scores.tokens) - depth + 1
+        self.read(text)
+        self.begun = True
+        rows: torch.Tensor = scores.logits[text - 1 :]
+        return rows
+
+
+class MaskedModel(EagleModel):
+    """A head that reads masks ahead of a text."""
+
+    text = MaskedText
+
+    def __init__(self, fitted: FittedEagle, target: Target) -> None:
+        super().__init__(fitted, target)
+        with torch.inference_mode(False), torch.no_grad():
+            self._masked = self.head.masked()
+
+    def open(self, capacity: int = 0) -> StateRows:
+        return MaskedRows(capacity, self._masked)
+
+
+class MaskedNetwork(RowNetwork):
+    """Drafts by such a head: `begin` reads all levels, `level` hands them out."""
+
+    def __init__(self, model: MaskedModel, mask_token: int) -> None:
+        super().__init__(model)
+        self._mask_token = mask_token
+
+    def begin(self, growths: Sequence[Growth]) -> None:
+        """One forward reads the ends of the texts, and a mask for every level behind the first."""
+        super().begin(growths)
+        states = [growth.state for growth in growths]
+        for growth, state in zip(growths, states, strict=True):
+            state.look_ahead([self._mask_token] * (growth.depth - 1), range(-1, growth.depth - 2))
+        asked = [state.request([growth]) for growth, state in zip(growths, states, strict=True)]
+        for growth, scores in zip(growths, self._submit(asked).result(), strict=True):
+            growth.kept = growth.state.all_found(scores, growth.depth)
+
+    def level(self, growths: Sequence[Growth]) -> Sequence[Sequence[Distribution]]:
+        return [growth.laws(growth.kept[growth.level].expand(len(growth.above), -1)) for growth in growths]
+
+
+def made_for(fitted: FittedEagle, target: Target) -> tuple[EagleModel, RowNetwork]:
+    """A head over its target, and the network that drafts with it."""
+    if fitted.mask_token is None:
+        model = EagleModel(fitted, target)
+        return model, RowNetwork(model)
+    masked = MaskedModel(fitted, target)
+    return masked, MaskedNetwork(masked, fitted.mask_token)

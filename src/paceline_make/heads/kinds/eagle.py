@@ -1,0 +1,121 @@
+"""Heads of EAGLE-3: whole texts, the target's states of several layers, and in drafts the head's own outputs.
+
+Rows of the text are read from its tokens, each beside the target's state of the token before. From each row hangs a
+draft along the model's own continuation there, a token longer with each step. Its rows see those of the text before
+them and those of the draft above. That is the training-time test of the paper: keys of the text are causal, of later
+steps each row sees its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from paceline.drafters.networks.eagle.head import EAGLE3, EagleHead, EagleShape
+from paceline.drafters.networks.heads import EAGLE
+from paceline.drafters.networks.layers import LayerShape, Rotary, WindowRows
+from paceline_make.heads.kinds.base import About, Ground, HeadKind, begin_as, key_heads_of
+from paceline_make.heads.labels import Labels, Reading
+from paceline_make.heads.lesson import Lesson, Predictions
+from paceline_make.heads.loss import Objective
+
+THETA = 10_000.0
+
+
+class EagleLesson(Lesson[EagleHead]):
+    """Predicts behind every position of a window on its own outputs."""
+
+    def predict(self, batch: Labels, number: int) -> tuple[Labels, Predictions]:
+        assert batch.text is not None, "it learns from whole windows"
+        windows = (-1, self.unit)
+        return batch, self._predictions(
+            *(part.unflatten(0, windows) for part in (batch.states, batch.text, batch.tokens))
+        )
+
+    def _predictions(self, states: torch.Tensor, text: torch.Tensor, tokens: torch.Tensor) -> Predictions:
+        """Of windows of states ``[windows, positions, ...]``, tokens of the text, and tokens that follow."""
+        head, rows = self.head, WindowRows()
+        places = torch.arange(self.unit, device=text.device)
+        before = places[:, None] > places
+        own, seen = torch.eye(self.unit, dtype=torch.bool, device=text.device), [before]
+        given = taken = head.taken(states)
+        embedded = head.embedded(text.roll(-1, dims=1), self.embed)  # the last row is of no text, and nothing sees it
+        head(embedded, taken, places, rows.step(before | own))
+        for step in range(tokens.shape[2] - 1):
+            seen.append(own)
+            embedded = head.embedded(tokens[:, :, step].clamp_min(0), self.embed)
+            given, read = head(embedded, given, places + step, rows.step(torch.cat(seen, dim=1)))
+            yield head.logits(read.flatten(0, 1), self.unembed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagleKind(HeadKind[EagleHead]):
+    """A head of EAGLE-3 of this shape."""
+
+    method: ClassVar[str] = EAGLE
+    title: ClassVar[str] = "head of EAGLE-3"
+    smaller: ClassVar[str] = "--output model, --units, --rank, --kept"
+
+    states: tuple[int, ...]
+    """The target's states that it reads."""
+    units: int | None = None
+    """Of the MLP; None for three times the width."""
+    own_output: bool = False
+    rank: int = 0
+    kept: int = 0
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.states, whole=True)
+
+    def made(self, ground: Ground) -> EagleHead:
+        width = ground.width
+        heads, shared = key_heads_of(width)
+        layer = LayerShape(
+            width=width, units=self.units or 3 * width, heads=heads, kv_heads=shared, head_size=width // heads
+        )
+        shape = EagleShape(
+            form=EAGLE3,
+            layer=layer,
+            vocab_size=ground.target.vocab_size,
+            state_width=width,
+            aux=len(self.states),
+            own_output=self.own_output,
+            rank=self.rank,
+            kept=self.kept,
+        )
+        return EagleHead(shape, Rotary.of({"rope_theta": THETA}, width // heads))
+
+    def blank(self, ground: Ground) -> EagleHead:
+        torch.manual_seed(ground.seed)
+        head = self.made(ground)
+        if head.shape.kept:
+            head.token_ids = ground.known(head.shape.kept)
+        if self.own_output:
+            begin_as(head.lm_head, ground.own_rows(head))
+        with torch.no_grad():  # rows begin as the last state that they read: what states mean is known then
+            head.fc.weight.zero_()[:, -ground.width :].fill_diagonal_(1.0)
+            for layer in head.layers:
+                layer.self_attn.o_proj.weight.zero_()
+                layer.mlp.down_proj.weight.zero_()
+            head.norm.weight.fill_(ground.scale)
+        return head
+
+    def lesson(self, head: EagleHead, ground: Ground, objective: Objective) -> EagleLesson:
+        return EagleLesson(head, ground.embedding, objective, ground.output)
+
+    def write(self, folder: Path, head: EagleHead, about: About) -> None:
+        raise NotImplementedError
+
+    def read(self, folder: Path) -> EagleHead:
+        raise NotImplementedError
+
+    def rows(self, head: EagleHead) -> list[tuple[str, str]]:
+        shape = head.shape
+        thin = f", rank {shape.rank}" if shape.rank else ""
+        output = f"an output of its own{thin}" if shape.own_output else "the model's output"
+        layer = f"{shape.layers} layer, width {shape.width}, MLP {shape.layer.units}, {output}"
+        return [("shape", layer), ("reads", f"the states {', '.join(map(str, self.states))} of the model")]

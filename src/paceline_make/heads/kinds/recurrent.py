@@ -1,0 +1,113 @@
+"""Recurrent heads, for the method `redrafter`: at each position the target's last state, and token after token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from paceline.drafters.networks.heads import REDRAFTER
+from paceline.drafters.networks.redrafter.checkpoint import read_head, write_head
+from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
+from paceline_make.heads.kinds.base import About, Ground, HeadKind
+from paceline_make.heads.labels import Labels
+from paceline_make.heads.lesson import Lesson, Predictions
+from paceline_make.heads.loss import Objective
+
+SPREAD = 0.02
+
+
+class RecurrentLesson(Lesson[RecurrentHead]):
+    """Predicts the tokens behind each position, one step after the other, along the labels' own tokens."""
+
+    def predict(self, batch: Labels, number: int) -> tuple[Labels, Predictions]:
+        return batch, self._predictions(batch)
+
+    def _predictions(self, batch: Labels) -> Predictions:
+        steps = batch.tokens.shape[1] - 1
+        embedded = self.embed(batch.tokens[:, :steps])
+        state = self.head.first(embedded[:, 0])
+        for step in range(steps):
+            state = self.head.next(state, embedded[:, step]) if step else state
+            yield self.head.logits(batch.states, state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentKind(HeadKind[RecurrentHead]):
+    """A recurrent head of this shape."""
+
+    method: ClassVar[str] = REDRAFTER
+    title: ClassVar[str] = "recurrent head"
+    smaller: ClassVar[str] = "--exit, --blocks, --rank, --kept"
+
+    exit: int | None = None
+    """The width of the blocks; None for the model's own width."""
+    blocks: int = 2
+    rank: int = 0
+    kept: int = 0
+    recurrent: bool = True
+
+    def shape(self, ground: Ground) -> HeadShape:
+        return HeadShape(
+            width=ground.width,
+            vocab_size=ground.target.vocab_size,
+            exit=self.exit or ground.width,
+            blocks=self.blocks,
+            recurrent=self.recurrent,
+            rank=self.rank,
+            kept=self.kept,
+        )
+
+    def made(self, ground: Ground) -> RecurrentHead:
+        return RecurrentHead(self.shape(ground))
+
+    def blank(self, ground: Ground) -> RecurrentHead:
+        torch.manual_seed(ground.seed)
+        head = self.made(ground)
+        with torch.no_grad():
+            for weight in head.parameters():
+                if weight.ndim == 2:
+                    weight.normal_(0, SPREAD if weight.shape[0] == head.shape.known else weight.shape[1] ** -0.5)
+                else:
+                    weight.zero_()
+        if head.shape.kept:
+            head.token_ids = ground.known(head.shape.kept)
+        self._begin_with_the_models_own(head, ground)
+        return head
+
+    def _begin_with_the_models_own(self, head: RecurrentHead, ground: Ground) -> None:
+        """An output of the model's width begins as the model's own head: what states mean is known then."""
+        shape = head.shape
+        if shape.rank or shape.exit != shape.width:
+            return
+        own = ground.output
+        rows = own if head.token_ids is None else own[head.token_ids]
+        output: Any = head.lm_head[shape.blocks]
+        output.weight.data.copy_(rows)
+
+    def lesson(self, head: RecurrentHead, ground: Ground, objective: Objective) -> RecurrentLesson:
+        return RecurrentLesson(head, ground.embedding, objective)
+
+    def write(self, folder: Path, head: RecurrentHead, about: About) -> None:
+        write_head(
+            folder,
+            head,
+            target=about.target,
+            target_name=about.target_name,
+            trained=about.trained,
+            dtype=torch.bfloat16,
+            int8=about.int8,
+        )
+
+    def read(self, folder: Path) -> RecurrentHead:
+        return read_head(folder)[0]
+
+    def rows(self, head: RecurrentHead) -> list[tuple[str, str]]:
+        shape = head.shape
+        recurrent, thin = "recurrent" if shape.recurrent else "cumulative", f", rank {shape.rank}" if shape.rank else ""
+        return [
+            ("shape", f"width {shape.width}, exit {shape.exit}, {shape.blocks} blocks, {recurrent}{thin}"),
+            ("tokens it knows", f"{shape.known:,} of {shape.vocab_size:,}"),
+        ]
