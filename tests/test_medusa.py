@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import paceline
-from drafting import as_plain, context_of
+from drafting import context_of
 from engine import write
 from enumeration import Coins, World, outcome_of, output_law, played
 from made_heads import Made, Tensors, assert_same, draw_by, in_fractions, of_kind, store, store_code
@@ -544,9 +544,3 @@ def test_the_law_is_plain_decodings(
     assert found.keys() == plain.keys()
     for text, probability in plain.items():
         assert float(found[text]) == pytest.approx(float(probability), abs=1e-9)
-
-
-def test_a_planner_asks_for_all_levels_since_they_come_at_once(told: Any) -> None:
-    target = TableTarget(following, SIZE)
-    session = as_plain(target, [1], told(Following(), target, top=1), max_new_tokens=30)
-    assert max(each.depth for each in session.rounds) == 4
