@@ -89,7 +89,7 @@ def text_behind(model: BlockModel, tokens: Sequence[int], states: torch.Tensor, 
         context, Outlook(context.sampling, len(tokens)), TokenColumns(model.vocab_size), rows=model.open(9)
     )
     for start in range(0, len(states), 4):
-        text.rows.show(start, states[start : start + 4])
+        text.rows.show(start, model.taken(states[start : start + 4]))
     return text
 
 
@@ -207,7 +207,7 @@ def test_nothing_follows_an_end_of_text(folder: Path) -> None:
     drafter = drafter_of(folder, table_target(), width=4)
     context = context_of([2, 4, 1, 3], eos=[0, 2])
     state = drafter.open(context)
-    state.rows.show(0, torch.eye(SIZE)[[2, 4, 1]].repeat(1, len(drafter.layers)))
+    state.rows.show(0, drafter.taken(torch.eye(SIZE)[[2, 4, 1]].repeat(1, len(drafter.layers))))
     (tree,) = drafter.propose([Ask(state, Budget(99, 4))])
     ends = [node for node, token in enumerate(tree.tokens.tolist()) if token in (0, 2)]
     assert ends
@@ -219,7 +219,7 @@ def test_a_head_says_how_far_it_can_be_trusted(folder: Path) -> None:
     target = table_target()
     drafter = drafter_of(folder, target, width=3, noise="none")
     state = drafter.open(context_of(PROMPT))
-    state.rows.show(0, torch.eye(SIZE)[PROMPT[:-1]].repeat(1, len(drafter.layers)))
+    state.rows.show(0, drafter.taken(torch.eye(SIZE)[PROMPT[:-1]].repeat(1, len(drafter.layers))))
     (tree,) = drafter.propose([Ask(state, Budget(99, 4))])
     chance = 1 / (1 + np.exp(-1))
     for parent in {-1, *tree.parents.tolist()}:
