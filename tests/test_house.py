@@ -355,7 +355,8 @@ TARGETS = ("base", "chains", "foremost", "forked", "lending", "reading", "replay
 """What targets of all kinds have, and those that compute nothing."""
 WITH_TORCH = {
     "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side"),
-    "drafters.networks": ("checkpoint", "fitting", "layers", "state_rows"),
+    "drafters.networks": ("checkpoint", "fitting", "layers", "marginals", "state_rows"),
+    "drafters.networks.block": ("checkpoint", "fitting", "head", "network", "shape", "ties"),
     "drafters.networks.eagle": ("checkpoint", "fitting", "head", "model", "names"),
     "drafters.networks.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
 }
@@ -470,7 +471,7 @@ ROOM_LINES = {
         "verify": 200,
         "dictionary": 900,
         "targets": 16600,
-        "drafters": 11600,
+        "drafters": 13600,
         "planning": 2450,
         "engine": 1900,
         "api": 2800,
