@@ -35,7 +35,7 @@ class EagleModel(RowModel):
     """The state of a text."""
 
     def __init__(self, fitted: FittedEagle, target: Target) -> None:
-        self.head, self._target = fitted.head, target
+        self.fitted, self.head, self._target = fitted, fitted.head, target
         shape = self.head.shape
         self.vocab_size = shape.vocab_size if shape.own_embedding else target.vocab_size
         self.context_length = target.context_length
