@@ -15,19 +15,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.context import Context
-from paceline.drafters.base import Seen, at_least
+from paceline.drafters.base import Budget, Seen, at_least
 from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.drafters.networks.heads import BLOCK, SHIPPED
 from paceline.drafters.networks.products import ProductGrowth
 from paceline.drafters.networks.reading import TokenColumns
 from paceline.drafters.networks.states import StateDrafter, StateText
 from paceline.drafters.noise import SHARED, wants_noise
+from paceline.errors import InputError
 from paceline.law import Outlook
 from paceline.targets.base import NOTHING, Rows, Target, Want
 from paceline.tree import ROOT
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    import torch
+
     from paceline.drafters.networks.block.network import BlockNetwork
 
 LONGEST = 16
@@ -56,11 +59,19 @@ class BlockDrafter(StateDrafter):
     costly_levels = 1
 
     def __init__(
-        self, *, head: str | Path = SHIPPED, width: int = 4, length: int = LONGEST, noise: str | None = None
+        self,
+        *,
+        head: str | Path = SHIPPED,
+        width: int = 4,
+        length: int = LONGEST,
+        confidence: float = 0.0,
+        noise: str | None = None,
     ) -> None:
         at_least(self.name, 1, width=width, length=length)
+        if not 0 <= confidence < 1:
+            raise InputError(f"option 'confidence' of method 'block' is from 0 to below 1, not {confidence}")
         shared = wants_noise(self.name, noise or SHARED)
-        super().__init__(DraftShape(beams=width, top=width, length=length, shared=shared))
+        super().__init__(DraftShape(beams=width, top=width, length=length, confidence=confidence, shared=shared))
         self.nodes = width * length
         self._named, self._asked, self._wished = head, noise, length
         self._network: BlockNetwork | None = None
@@ -90,6 +101,15 @@ class BlockDrafter(StateDrafter):
     def reading(self, context: Context, rows: Rows) -> StateText:
         kind = StateText if self.network.ties else ApartText
         return kind(context, Outlook(context.sampling, context.prompt_length), self.columns, rows=rows)
+
+    def taken(self, states: torch.Tensor) -> torch.Tensor:
+        return self.network.model.taken(states)
+
+    def levels(self, nodes: int) -> int:
+        return min(self.shape.depth(nodes), nodes)
+
+    def _depth(self, budget: Budget, length: int) -> int:
+        return super()._depth(budget.within(budget.nodes), length)
 
     def dispose(self) -> None:
         with self._rows.held():

@@ -11,11 +11,10 @@ import torch
 from paceline.drafters.networks.block.checkpoint import read_block
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.shape import BlockShape
-from paceline.drafters.networks.fitting import FittedHead, fitted_head
+from paceline.drafters.networks.fitting import FittedHead, fitted_head, layers_without_ballast
 from paceline.drafters.networks.heads import BLOCK
 from paceline.errors import InputError
 from paceline.targets.base import Target
-from paceline.targets.pocket.names import BALLAST_MARK
 
 NOISE_SCALE = 0.02
 WRITE = ("fc", "o_proj", "down_proj", "embed_tokens", "mask_embedding")
@@ -31,20 +30,14 @@ def head_for(named: str | Path, target: Target) -> FittedHead[BlockHead]:
 def states_of(shape: BlockShape, named: str | Path, target: Target) -> tuple[int, ...]:
     """The target's states that a head reads, numbered as in `Want.hidden`. The layers of a model with ballast stand
     evenly among others."""
-    made_for, states = shape.target_layers, shape.states
-    if BALLAST_MARK in target.name and made_for:
-        states, made_for = tuple(state * target.layers // made_for for state in states), target.layers
-    if made_for not in (0, target.layers):
+    count = layers_without_ballast(target)
+    if shape.target_layers not in (0, count) or max(shape.states) > count:
+        layers = shape.target_layers or max(shape.states)
         raise InputError(
-            f"the head in {named} was made for a model of {made_for} layers, and {target.name} has {target.layers}; "
-            f"train one for this model"
+            f"the head in {named} was made for a model of {layers} layers{' or more' * (not shape.target_layers)}, and "
+            f"{target.name} has {count}; train one for this model"
         )
-    if max(states) > target.layers:
-        raise InputError(
-            f"the head in {named} reads the states of layers up to {max(states)}, and {target.name} has "
-            f"{target.layers}; train one for this model"
-        )
-    return states
+    return tuple(state * target.layers // count for state in shape.states)
 
 
 def widened(head: BlockHead, ratio: int) -> BlockHead:

@@ -24,8 +24,8 @@ from paceline.tree import Floats
 
 
 class BlockRows(ShownRows):
-    """Keys and values of the text, and the states of tokens that were shown and are not read yet. A row depends on the
-    state of its own token alone."""
+    """Keys and values of the text, and what they are made of for tokens that were shown and are not read yet
+    (`BlockModel.taken`). A row depends on its own token's state alone."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
@@ -42,7 +42,7 @@ class BlockRows(ShownRows):
         self.shown = max(self.committed, start + len(states))
 
     def unread(self, count: int) -> torch.Tensor:
-        """The states of the first ``count`` tokens without rows."""
+        """What was shown of the first ``count`` tokens without rows."""
         assert self._unread is not None, "states are shown before they are read"
         first = len(self._unread) - (self.shown - self.committed)
         return self._unread[first : first + count]
@@ -71,14 +71,19 @@ class BlockModel(RowModel):
         return BlockRows(capacity)
 
     @torch.inference_mode()
+    def taken(self, states: torch.Tensor) -> torch.Tensor:
+        """The rows of the text, of the target's joined states."""
+        return self.head.context(states.to(self._type))
+
+    @torch.inference_mode()
     def submit(self, requests: Sequence[Request]) -> Pending:
         """Read tokens of texts: their rows in all layers. Nothing is predicted behind them."""
         sizes = [len(request.tokens) for request in requests]
         texts = [cast(BlockRows, request.rows) for request in requests]
-        states = torch.cat([rows.unread(size) for rows, size in zip(texts, sizes, strict=True)]).to(self._type)
+        context = torch.cat([rows.unread(size) for rows, size in zip(texts, sizes, strict=True)])
         starts = [rows.committed for rows in texts]
         positions = np.concatenate([np.arange(start, start + n) for start, n in zip(starts, sizes, strict=True)])
-        found = self.head.keys_values(self.head.context(states), sent(torch.from_numpy(positions), states.device))
+        found = self.head.keys_values(context, sent(torch.from_numpy(positions), context.device))
         for request in requests:
             request.rows.note(request.tokens)
         for number, (keys, values) in enumerate(found):

@@ -180,7 +180,7 @@ class _Reading:
             states=self._states(),
             windows=windows,
             causal=self._causal(windows),
-            window_of_anchor=bool(self._kind),
+            window_of_anchor=bool(self._kind) and any(windows),
             from_anchor=bool(own.get("sample_from_anchor", own.get("draft_shift", self._is_dspark))),
             target_layers=whole(own, "num_target_layers") if own.get("num_target_layers") is not None else 0,
             rope=rope,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from paceline.drafters.networks.layers import RMSNorm, SwiGLU, attended, rotated, turns
+from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, RMSNorm, Rotary, WindowRows
 from paceline.errors import InputError
 
 
@@ -36,28 +36,16 @@ class PrefixShape:
         if self.head_width % 2:
             raise InputError(f"heads of a prefix layer are {self.head_width} wide, and rotations need an even width")
 
-
-class PrefixAttention(nn.Module):
-    """Projections of the layer's attention, ``[..., rows, heads, head_width]``."""
-
-    def __init__(self, width: int, shape: PrefixShape) -> None:
-        super().__init__()
-        own, shared = shape.heads * shape.head_width, shape.key_heads * shape.head_width
-        self.q_proj = nn.Linear(width, own, bias=False)
-        self.k_proj = nn.Linear(width, shared, bias=False)
-        self.v_proj = nn.Linear(width, shared, bias=False)
-        self.o_proj = nn.Linear(own, width, bias=False)
-
-
-class PrefixLayer(nn.Module):
-    """The layer's weights."""
-
-    def __init__(self, width: int, shape: PrefixShape) -> None:
-        super().__init__()
-        self.self_attn = PrefixAttention(width, shape)
-        self.mlp = SwiGLU(width, shape.units)
-        self.input_layernorm = RMSNorm(width, shape.eps)
-        self.post_attention_layernorm = RMSNorm(width, shape.eps)
+    def layer(self, width: int) -> LayerShape:
+        """Of a layer for a target of this width."""
+        return LayerShape(
+            width=width,
+            units=self.units,
+            heads=self.heads,
+            kv_heads=self.key_heads,
+            head_size=self.head_width,
+            eps=self.eps,
+        )
 
 
 class PrefixModel(nn.Module):
@@ -66,38 +54,26 @@ class PrefixModel(nn.Module):
     def __init__(self, width: int, shape: PrefixShape) -> None:
         super().__init__()
         self.shape = shape
-        self.layers = nn.ModuleList([PrefixLayer(width, shape)])
+        self.layers = nn.ModuleList([DecoderLayer(shape.layer(width), 0)])
         self.norm = RMSNorm(width, shape.eps)
+        self._rotary = Rotary.of({"rope_theta": shape.theta}, shape.head_width)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """The outputs ``[..., rows, width]`` for the states of whole texts: every row reads those before it."""
         count = states.shape[-2]
-        positions = torch.arange(count, device=states.device)
         visible = torch.ones(count, count, dtype=torch.bool, device=states.device).tril()
-        found = attended(self.queries(states, positions), *self.keys_values(states, positions), visible)
-        return self.outputs(states, found)
+        return self.outputs(states, torch.arange(count, device=states.device), WindowRows().step(visible))
 
-    def queries(self, states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Queries of rows at these positions."""
-        return self._rotated(self._layer.self_attn.q_proj(self._layer.input_layernorm(states)), positions)
+    def outputs(self, states: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """The outputs for states at these positions, whose queries find what ``attend`` says."""
+        rotation = self._rotary.at(positions, states.dtype)
+        return self.norm(self._layer(states, rotation, attend))  # type: ignore[no-any-return]
 
     def keys_values(self, states: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of rows at these positions."""
-        normed, projections = self._layer.input_layernorm(states), self._layer.self_attn
-        values = projections.v_proj(normed).unflatten(-1, (-1, self.shape.head_width))
-        return self._rotated(projections.k_proj(normed), positions), values
-
-    def outputs(self, states: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-        """The outputs for states whose queries found this, ``[..., rows, heads, head_width]``."""
-        states = states + self._layer.self_attn.o_proj(found.flatten(-2))
-        states = states + self._layer.mlp(self._layer.post_attention_layernorm(states))
-        return self.norm(states)  # type: ignore[no-any-return]
-
-    def _rotated(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        width = self.shape.head_width
-        return rotated(rows.unflatten(-1, (-1, width)), turns(positions, width, self.shape.theta))
+        """Keys and values ``[..., rows, heads, size]`` of states at these positions."""
+        read, rotation = self._layer.input_layernorm(states), self._rotary.at(positions, states.dtype)
+        return self._layer.self_attn.keys(read, rotation)
 
     @property
-    def _layer(self) -> PrefixLayer:
-        (layer,) = self.layers
-        return layer  # type: ignore[return-value]
+    def _layer(self) -> DecoderLayer:
+        return self.layers[0]  # type: ignore[return-value]

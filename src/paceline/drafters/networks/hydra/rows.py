@@ -43,10 +43,14 @@ class PrefixReader:
     def outputs(self, texts: Sequence[tuple[PrefixRows, torch.Tensor]]) -> torch.Tensor:
         """The layer's outputs ``[texts, width]`` for the last row of each text, whose state is given."""
         states = torch.stack([state for _, state in texts]).to(self._type)
-        lengths = torch.tensor([rows.committed for rows, _ in texts])
-        queries = self._layer.queries(states, sent(lengths - 1, states.device))
-        found = []
-        for (rows, _), query in zip(texts, queries, strict=True):
-            keys, values = (each[0].transpose(0, 1) for each in rows.layers[0].span(0, rows.committed))
-            found.append(attended(query[None], keys, values, None)[0])
-        return self._layer.outputs(states, torch.stack(found))
+        last = torch.tensor([rows.committed - 1 for rows, _ in texts])
+
+        def attend(layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            """What each text's row finds in the text's rows, of which it is one."""
+            found = []
+            for (rows, _), query in zip(texts, queries, strict=True):
+                known, held = rows.layers[layer].span(0, rows.committed)
+                found.append(attended(query[:, None], known[0], held[0], None)[:, 0])
+            return torch.stack(found)
+
+        return self._layer.outputs(states, sent(last, states.device), attend)

@@ -64,7 +64,7 @@ class Medusa(NetworkDrafter):
         nodes: int = 16,
         noise: str | None = None,
     ) -> None:
-        at_least(self.name, 1, top=top, nodes=nodes, length=length or 1)
+        at_least(self.name, 1, top=top, nodes=nodes, length=1 if length is None else length)
         super().__init__(DraftShape(beams=top, top=top, length=length))
         self.nodes, self._named, self._asked = nodes, head, noise
         self._shared = wants_noise(self.name, noise or SHARED)

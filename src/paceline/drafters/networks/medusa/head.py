@@ -80,7 +80,7 @@ class MedusaHeads(nn.ModuleList):
             return states
         assert unembed is not None, "heads without an output use the target's"
         logits: torch.Tensor = unembed(states.flatten(0, -2))
-        return logits.unflatten(0, states.shape[:-1])  # type: ignore[no-any-return, no-untyped-call]
+        return logits.unflatten(0, states.shape[:-1])  # type: ignore[no-any-return]
 
 
 def _head(shape: MedusaShape) -> nn.Sequential:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from paceline.drafters.networks.growth import Growth
@@ -38,7 +37,7 @@ class MedusaNetwork(Network):
             texts = zip(growths, *on_host([ids, best]), strict=True)
         for growth, own, rows in texts:
             growth.state.tally.add(DRAFT_FORWARDS)
-            growth.kept = Marginals(own.astype(np.int64), rows)
+            growth.kept = Marginals(own, rows)
 
     def level(self, growths: Sequence[Growth]) -> Sequence[Sequence[Distribution]]:
         return [growth.kept.laws(growth) for growth in growths]
