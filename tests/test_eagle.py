@@ -376,6 +376,27 @@ def test_rows_are_those_of_a_forward_from_scratch_after_any_verdict(
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("form", ["eagle", "eagle3", "mtp"])
+def test_a_draft_is_what_training_reads(lm: LanguageModel, folders: dict[str, Path], form: str) -> None:
+    """Row by row: a token, beside the target's state of the token before; then the head's own."""
+    drafter = make_drafter(f"eagle:head={folders[form]},beams=1,length=3")
+    drafter.fit(lm.target, lm.vocabulary)
+    tokens = lm.encode(TEXTS[0] + " at the end of a long road, and nobody knew who had lived there")
+    (tree,) = drafter.propose([Ask(reading(lm, drafter, tokens), Budget(3, 3))])
+    wanted = Want(hidden=drafter.needs.hidden)
+    (scores,) = lm.target.score([Request.of_prompt(lm.target.open(99), np.array(tokens[:-1]), wanted)])
+    head, _ = read_head(folders[form])
+    states = head.taken(torch.cat([scores.hidden(layer) for layer in drafter.layers], dim=-1))
+    text = list(tokens[1:])
+    for token in tree.tokens.tolist():
+        count = len(text)
+        attend, embedded = WindowRows().step(torch.ones(count, count).tril().bool()), torch.tensor(text)
+        given, read = head(head.embedded(embedded, lm.target.embed), states, torch.arange(count), attend)
+        best = int(head.logits(read[-1:], lm.target.unembed).argmax())
+        assert token == (best if head.token_ids is None else int(head.token_ids[best]))
+        text, states = [*text, token], torch.cat([states, given[-1:]])
+
+
 def test_rows_of_another_model_are_not_reused(folders: dict[str, Path], tmp_path: Path) -> None:
     write_head(tmp_path, random_head(FORMS["eagle3"]), ROPE)
     one, other = (paceline.load("pocket", dtype="float32", generation_config=False) for _ in range(2))
