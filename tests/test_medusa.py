@@ -268,6 +268,11 @@ def test_heads_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> None
         make_drafter("medusa").fit(TableTarget(lambda history: [0.0] * 4, 4))
 
 
+def test_heads_without_an_output_need_that_of_the_target(told: Any) -> None:
+    with pytest.raises(InputError, match="table shows no output head; choose a drafter that needs none"):
+        told(MedusaHeads(MedusaShape(width=SIZE, vocab_size=0, own_output=False)))
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
