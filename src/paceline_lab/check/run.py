@@ -19,7 +19,7 @@ from paceline.dictionary.shipped import shipped
 from paceline.drafters import Drafter, Plain, make_drafter
 from paceline.drafters.asking import fit
 from paceline.drafters.networks.assistant import DraftModel
-from paceline.drafters.networks.heads import shipped_head
+from paceline.drafters.networks.heads import KINDS, shipped_methods
 from paceline.drafters.spec import BUILT_IN
 from paceline.engine.serial import run
 from paceline.planning.base import Planner
@@ -42,8 +42,10 @@ BESIDE = ("mirror",)
 """Likewise, where another process can load that model."""
 WITH_DICTIONARY = ("dictionary", "hybrid", "dictionary+lookup")
 """Methods that are checked as well where a dictionary for the model's tokenizer is shipped."""
-WITH_HEAD = ("redrafter", "redrafter:width=1", "redrafter:noise=none")
-"""Methods that are checked as well where a trained head for the model is shipped."""
+WITH_HEAD = ("{}", "{}:noise=none")
+"""How each method is checked as well where a trained head for it and the model is shipped."""
+SAMPLED_HEAD = {"redrafter": "redrafter:width=1"}
+"""Those of them that draw their draft under the rejection rule with other options than by default."""
 LAW = "(law against transformers)"
 ROWS = "(rows against the model)"
 BATCHES = (1, 8)
@@ -57,7 +59,7 @@ UNAIDED = tuple(
     name
     for name, factory in BUILT_IN.items()
     if factory is not Plain
-    and name not in (*WITH_DICTIONARY, *WITH_HEAD)
+    and name not in (*WITH_DICTIONARY, *KINDS)
     and all(option.default is not option.empty for option in signature(factory).parameters.values())
 )
 """The built-in methods that draft from nothing but the model and its text."""
@@ -72,8 +74,10 @@ def completing(vocabulary: Vocabulary | None) -> tuple[str, ...]:
 
 
 def trained(model: str) -> tuple[str, ...]:
-    """The methods that draft with a trained head, if one for this model is shipped."""
-    return () if shipped_head(model) is None else WITH_HEAD
+    """The methods that draft with trained heads, as far as some for this model are shipped."""
+    methods = shipped_methods(model)
+    usual = [spec.format(method) for method in methods for spec in WITH_HEAD]
+    return (*usual, *(SAMPLED_HEAD[method] for method in methods if method in SAMPLED_HEAD))
 
 
 def beside(draft: DraftModel | None, vocabulary: Vocabulary | None) -> tuple[str, ...]:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.cli.arguments import Parser
+from paceline.errors import InputError
 
 if TYPE_CHECKING:
     from paceline_make.heads.kinds.base import HeadKind
+
+OUTPUTS = ("own", "model")
 
 
 class KindOptions(NamedTuple):
@@ -50,6 +53,103 @@ def _recurrent(options: argparse.Namespace) -> HeadKind[Any]:
     )
 
 
+def _add_output(parser: Parser, default: str) -> None:
+    parser.add_argument(
+        "--output",
+        choices=OUTPUTS,
+        default=default,
+        help=f"own: an output matrix of the head's; model: the model's, which needs no place (default: {default})",
+    )
+    _add_part(parser)
+
+
+def _own_output(options: argparse.Namespace) -> bool:
+    """Whether the head has an output; a part of the vocabulary or thin matrices need one."""
+    if options.output == "model" and (options.rank or options.kept):
+        raise InputError("--rank and --kept are of an output of the head's; give --output own, or leave them out")
+    return bool(options.output == "own")
+
+
+def _add_medusa(parser: Parser) -> None:
+    parser.argument("--blocks", "N", "blocks of each head (default: 1)", int, default=1)
+    _add_output(parser, "own")
+
+
+def _medusa(options: argparse.Namespace) -> HeadKind[Any]:
+    from paceline_make.heads.kinds.medusa import MedusaKind
+
+    own = _own_output(options)
+    return MedusaKind(blocks=options.blocks, own_output=own, rank=options.rank, kept=options.kept)
+
+
+def _add_hydra(parser: Parser) -> None:
+    parser.argument("--blocks", "N", "blocks of each head (default: 1)", int, default=1)
+    parser.flag("--prefix", "read the text through a layer of attention (Hydra++)")
+    parser.argument("--units", "N", "of that layer's MLP (default: three times the model's width)", int)
+    _add_part(parser)
+
+
+def _hydra(options: argparse.Namespace) -> HeadKind[Any]:
+    from paceline_make.heads.kinds.hydra import HydraKind
+
+    return HydraKind(
+        blocks=options.blocks, prefix=options.prefix, units=options.units, rank=options.rank, kept=options.kept
+    )
+
+
+def _add_states(parser: Parser) -> None:
+    text = "layers whose inputs it reads, as 2,4,7 (default: three from all over the model)"
+    parser.argument("--states", "N,...", text)
+    parser.argument("--units", "N", "of its MLPs (default: three times the model's width)", int)
+
+
+def _states(options: argparse.Namespace) -> tuple[int, ...]:
+    if options.states is None:
+        return ()
+    try:
+        found = tuple(int(each) for each in options.states.split(","))
+    except ValueError:
+        raise InputError(f"--states are numbers of layers, as 2,4,7, not {options.states!r}") from None
+    return found
+
+
+def _add_eagle(parser: Parser) -> None:
+    _add_states(parser)
+    _add_output(parser, "model")
+
+
+def _eagle(options: argparse.Namespace) -> HeadKind[Any]:
+    from paceline_make.heads.kinds.eagle import EagleKind
+
+    own, states = _own_output(options), _states(options)
+    return EagleKind(states=states, units=options.units, own_output=own, rank=options.rank, kept=options.kept)
+
+
+def _add_block(parser: Parser) -> None:
+    parser.argument("--layers", "N", "layers (default: 2)", int, default=2)
+    parser.argument(
+        "--markov", "N", "rank of a bias by the token before, as DSpark has (default: none)", int, default=0
+    )
+    parser.argument("--anchors", "N", "positions of a window that are learnt in a step (default: 64)", int, default=64)
+    _add_states(parser)
+    _add_output(parser, "model")
+
+
+def _block(options: argparse.Namespace) -> HeadKind[Any]:
+    from paceline_make.heads.kinds.block import BlockKind
+
+    return BlockKind(
+        states=_states(options),
+        layers=options.layers,
+        units=options.units,
+        markov=options.markov,
+        anchors=options.anchors,
+        own_output=_own_output(options),
+        rank=options.rank,
+        kept=options.kept,
+    )
+
+
 KINDS = (
     KindOptions(
         "redrafter",
@@ -59,5 +159,41 @@ KINDS = (
         _recurrent,
         ("exit",),
         1.0,
+    ),
+    KindOptions(
+        "medusa",
+        "train Medusa's heads",
+        "Each head predicts one place from the model's last state.",
+        _add_medusa,
+        _medusa,
+        ("blocks",),
+        0.8,
+    ),
+    KindOptions(
+        "hydra",
+        "train Hydra's heads",
+        "Each head predicts one place from the model's last state and the tokens before that place.",
+        _add_hydra,
+        _hydra,
+        ("blocks", "units"),
+        1.0,
+    ),
+    KindOptions(
+        "eagle",
+        "train a head of EAGLE-3",
+        "The head reads states of the model for the whole text, and in a draft its own outputs.",
+        _add_eagle,
+        _eagle,
+        ("units",),
+        0.8,
+    ),
+    KindOptions(
+        "block",
+        "train a block head (DFlash, DSpark)",
+        "The head reads states of the model for the whole text, and predicts a block of tokens in one pass.",
+        _add_block,
+        _block,
+        ("layers", "units", "anchors"),
+        0.8,
     ),
 )

@@ -113,9 +113,9 @@ class Workshop:
     def ground(self) -> Ground:
         return Ground(self.target, self.stream.ids, self.recipe.labels.ahead, self.recipe.seed)
 
-    @property
+    @cached_property
     def kind(self) -> HeadKind[Any]:
-        return self.recipe.head
+        return self.recipe.head.fitted(self.target)
 
     def blank(self) -> nn.Module:
         """The head before training."""
@@ -235,7 +235,9 @@ def teacher_of(lm: LanguageModel, passages: Sequence[Passage], recipe: Recipe) -
     """A model that labels these passages."""
     assert lm.vocabulary is not None, "training reads texts"
     end = min(lm.target.eos, default=None)
-    return Teacher(lm.target, stream_of(passages, lm.vocabulary, end), recipe.labels, recipe.head.reading)
+    return Teacher(
+        lm.target, stream_of(passages, lm.vocabulary, end), recipe.labels, recipe.head.fitted(lm.target).reading
+    )
 
 
 @contextmanager

@@ -51,6 +51,11 @@ def shipped_head(model: str, method: str = REDRAFTER) -> Path | None:
     return folder if name in POCKET_NAMES and folder.is_dir() else None
 
 
+def shipped_methods(model: str) -> list[str]:
+    """The methods whose heads for a model come with the package."""
+    return [method for method in KINDS if shipped_head(model, method) is not None]
+
+
 def shipped_folder(method: str) -> Path:
     """Where a method's heads that come with the package are, a folder for each model."""
     return Path(__file__).parent / method / "heads"

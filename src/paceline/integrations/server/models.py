@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline import __version__
 from paceline.api.prompts import messages_of
+from paceline.drafters.networks.heads import KINDS
 from paceline.integrations.server.errors import no_model
 from paceline.integrations.server.replies import ReplyFormat, format_of
 from paceline.targets.setup import kernels
@@ -134,7 +135,7 @@ class ServedModel:
         """Whether a request may name this method without an option."""
         if name in ("assistant", "mirror"):
             return bool(self.drafts)
-        return name not in ("rest", "dictionary", "hybrid", "redrafter")
+        return name not in ("rest", "dictionary", "hybrid", *KINDS)
 
 
 def _instructions() -> list[str]:

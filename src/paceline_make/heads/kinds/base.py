@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic
 import numpy as np
 import torch
 
+from paceline.drafters.networks.layers import LayerShape
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.place import named_dtype
 from paceline_make.heads.data import Ids
@@ -20,8 +21,10 @@ from paceline_make.heads.lesson import Head, Lesson, known_tokens
 from paceline_make.heads.loss import Objective
 
 HEAD_WIDTH = 64
-SAMPLE = 128
-"""Tokens of the text that the target reads before training."""
+ROPE: Mapping[str, Any] = {"rope_theta": 10_000.0}
+SAMPLE, TOGETHER = 4096, 256
+"""Tokens of the text that the target reads before training, and so many of them together."""
+RIDGE = 1e-3
 
 
 @dataclass(eq=False)
@@ -55,21 +58,25 @@ class Ground:
         """Of the target's states."""
         return self.embedding.shape[1]
 
-    @cached_property
-    def scale(self) -> float:
-        """The root mean square of the states that the target's output reads."""
-        tokens, last = self.ids[:SAMPLE].astype(np.int64), self.target.layers
-        rows = self.target.open(len(tokens))
+    def sample(self, *layers: int) -> torch.Tensor:
+        """The target's states of these layers, side by side, for the beginning of the text, on the host."""
+        tokens, rows, found = self.ids[:SAMPLE].astype(np.int64), self.target.open(SAMPLE), list[torch.Tensor]()
         try:
-            (scores,) = self.target.score([Request.of_prompt(rows, tokens, Want(hidden=frozenset({last})))])
-            return float(torch.as_tensor(scores.hidden(last)).float().pow(2).mean().sqrt())
+            for piece in np.array_split(tokens, -(-len(tokens) // TOGETHER)):
+                (scores,) = self.target.score([Request.of_prompt(rows, piece, Want(hidden=frozenset(layers)))])
+                found.append(
+                    torch.cat([torch.as_tensor(scores.hidden(layer)) for layer in layers], dim=-1).float().cpu()
+                )
+                rows.rewind(0)
         finally:
             rows.close()
+        return torch.cat(found).clone()
 
     def own_rows(self, head: Any) -> torch.Tensor:
         """The target's output matrix for the tokens that a head knows."""
         return self.output[known_tokens(head)]
 
+    @cached_property
     def rarest(self) -> int:
         """A token that the text has least often."""
         return int(np.bincount(self.ids, minlength=self.target.vocab_size).argmin())
@@ -136,7 +143,7 @@ class HeadKind(ABC, Generic[Head]):
         """Its sizes, for its card."""
 
 
-def begin_as(output: torch.nn.Module, rows: torch.Tensor) -> None:
+def begin_as(output: Any, rows: torch.Tensor) -> None:
     """Give an output matrix these rows; two thin ones the product that is nearest to them."""
     with torch.no_grad():
         if isinstance(output, torch.nn.Linear):
@@ -154,6 +161,41 @@ def key_heads_of(width: int) -> tuple[int, int]:
     while width % heads or (width // heads) % 2:
         heads -= 1
     return heads, heads // 2 if heads % 2 == 0 else heads
+
+
+def layer_of(width: int, units: int | None, *, head_norms: bool = False) -> LayerShape:
+    """A layer of this width; its MLP has three times as many units unless it is said."""
+    heads, shared = key_heads_of(width)
+    return LayerShape(
+        width=width,
+        units=units or 3 * width,
+        heads=heads,
+        kv_heads=shared,
+        head_size=width // heads,
+        head_norms=head_norms,
+    )
+
+
+def states_of(target: Target) -> tuple[int, ...]:
+    """States that a head of a text reads unless it is said: before an early layer, one in the middle, and the
+    last."""
+    count = target.layers
+    return tuple(sorted({min(2, count - 1), count // 2, count - 1}))
+
+
+def begin_layers(head: Any, ground: Ground, states: tuple[int, ...]) -> None:
+    """Layers begin as nothing beside their input. The joined states begin as what is nearest to the last state, and the
+    norm makes it as large as the output reads it."""
+    last = ground.target.layers
+    read, wanted = ground.sample(*states), ground.sample(last)
+    weight = (read.T @ read).diagonal().mean() * RIDGE
+    nearest = torch.linalg.solve(read.T @ read + weight * torch.eye(read.shape[1]), read.T @ wanted)
+    with torch.no_grad():
+        head.fc.weight.copy_(nearest.T)
+        for layer in head.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        head.norm.weight.fill_(float(wanted.pow(2).mean().sqrt()))
 
 
 def parameters_in_all(head: torch.nn.Module) -> int:

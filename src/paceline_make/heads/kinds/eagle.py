@@ -8,21 +8,21 @@ steps each row sees its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 
+from paceline.drafters.networks.eagle.checkpoint import read_head, write_head
 from paceline.drafters.networks.eagle.head import EAGLE3, EagleHead, EagleShape
 from paceline.drafters.networks.heads import EAGLE
-from paceline.drafters.networks.layers import LayerShape, Rotary, WindowRows
-from paceline_make.heads.kinds.base import About, Ground, HeadKind, begin_as, key_heads_of
+from paceline.drafters.networks.layers import Rotary, WindowRows
+from paceline.targets.base import Target
+from paceline_make.heads.kinds.base import ROPE, About, Ground, HeadKind, begin_as, begin_layers, layer_of, states_of
 from paceline_make.heads.labels import Labels, Reading
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
-
-THETA = 10_000.0
 
 
 class EagleLesson(Lesson[EagleHead]):
@@ -59,13 +59,16 @@ class EagleKind(HeadKind[EagleHead]):
     title: ClassVar[str] = "head of EAGLE-3"
     smaller: ClassVar[str] = "--output model, --units, --rank, --kept"
 
-    states: tuple[int, ...]
-    """The target's states that it reads."""
+    states: tuple[int, ...] = ()
+    """The target's states that it reads; empty for some from all over its layers."""
     units: int | None = None
     """Of the MLP; None for three times the width."""
     own_output: bool = False
     rank: int = 0
     kept: int = 0
+
+    def fitted(self, target: Target) -> EagleKind:
+        return self if self.states else replace(self, states=states_of(target))
 
     @property
     def reading(self) -> Reading:
@@ -73,13 +76,9 @@ class EagleKind(HeadKind[EagleHead]):
 
     def made(self, ground: Ground) -> EagleHead:
         width = ground.width
-        heads, shared = key_heads_of(width)
-        layer = LayerShape(
-            width=width, units=self.units or 3 * width, heads=heads, kv_heads=shared, head_size=width // heads
-        )
         shape = EagleShape(
             form=EAGLE3,
-            layer=layer,
+            layer=layer_of(width, self.units),
             vocab_size=ground.target.vocab_size,
             state_width=width,
             aux=len(self.states),
@@ -87,7 +86,7 @@ class EagleKind(HeadKind[EagleHead]):
             rank=self.rank,
             kept=self.kept,
         )
-        return EagleHead(shape, Rotary.of({"rope_theta": THETA}, width // heads))
+        return EagleHead(shape, Rotary.of(ROPE, shape.layer.head_size))
 
     def blank(self, ground: Ground) -> EagleHead:
         torch.manual_seed(ground.seed)
@@ -96,22 +95,17 @@ class EagleKind(HeadKind[EagleHead]):
             head.token_ids = ground.known(head.shape.kept)
         if self.own_output:
             begin_as(head.lm_head, ground.own_rows(head))
-        with torch.no_grad():  # rows begin as the last state that they read: what states mean is known then
-            head.fc.weight.zero_()[:, -ground.width :].fill_diagonal_(1.0)
-            for layer in head.layers:
-                layer.self_attn.o_proj.weight.zero_()
-                layer.mlp.down_proj.weight.zero_()
-            head.norm.weight.fill_(ground.scale)
+        begin_layers(head, ground, self.states)
         return head
 
     def lesson(self, head: EagleHead, ground: Ground, objective: Objective) -> EagleLesson:
         return EagleLesson(head, ground.embedding, objective, ground.output)
 
     def write(self, folder: Path, head: EagleHead, about: About) -> None:
-        raise NotImplementedError
+        write_head(folder, head, ROPE, layer_ids=self.states, dtype=torch.bfloat16, **about.fields())
 
     def read(self, folder: Path) -> EagleHead:
-        raise NotImplementedError
+        return read_head(folder)[0]
 
     def rows(self, head: EagleHead) -> list[tuple[str, str]]:
         shape = head.shape

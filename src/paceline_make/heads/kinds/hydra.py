@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -70,9 +70,9 @@ class HydraKind(HeadKind[HydraHeads]):
         head = self.made(ground)
         if head.shape.kept:
             head.token_ids = ground.known(head.shape.kept)
-        for output in head.hydra_lm_head:
-            last = output[1] if self.prefix else output
-            begin_as(last, ground.own_rows(head))
+        outputs: Any = head.hydra_lm_head
+        for output in outputs:
+            begin_as(output[1] if self.prefix else output, ground.own_rows(head))
         return head
 
     def lesson(self, head: HydraHeads, ground: Ground, objective: Objective) -> HydraLesson:

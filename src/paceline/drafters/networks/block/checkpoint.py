@@ -94,7 +94,7 @@ def write_block(
     dtype: torch.dtype | None = None,
     int8: bool = False,
 ) -> None:
-    """``int8`` stores the output in 8-bit integers with a scale for each row."""
+    """``int8`` stores matrices in 8-bit integers with a scale for each row."""
     shape, tensors = head.shape, dict(head.state_dict())
     if (ids := tensors.pop(IDS, None)) is not None:
         known = torch.zeros(shape.vocab_size, dtype=torch.bool)
@@ -102,7 +102,7 @@ def write_block(
         tensors |= {OFFSETS: ids - torch.arange(len(ids)), "t2d": known}
     tensors = of_type(tensors, dtype)
     if int8:
-        tensors = rounded(tensors, lambda name: name.startswith("lm_head."))
+        tensors = rounded(tensors, lambda name: name.endswith(".weight"))
     own = BlockPart(rank=shape.rank, target=target, target_name=target_name, trained=dict(trained or {}))
     config = _speculators_config(shape, target_name) if _fits_speculators(shape) else _zlab_config(shape)
     write_folder(folder, tensors, {**config, "paceline": asdict(own)})

@@ -251,14 +251,14 @@ def write_head(
     dtype: torch.dtype | None = None,
     int8: bool = False,
 ) -> None:
-    """``rope`` are the keys of the configuration that the rotary embedding is made of. ``int8`` stores the matrices of
-    the output in 8-bit integers with a scale for each row; only this project reads these, and thin matrices."""
+    """``rope`` are the keys of the configuration that the rotary embedding is made of. ``int8`` stores matrices
+    in 8-bit integers with a scale for each row; only this project reads these, and thin matrices."""
     shape = head.shape
     _check_layout(shape, names)
     tensors = of_type(head.state_dict(), dtype)
     ids = tensors.pop(TOKEN_IDS, None)
     if int8:
-        tensors = rounded(tensors, lambda name: name.startswith("lm_head."))
+        tensors = rounded(tensors, lambda name: name.endswith(".weight"))
     if ids is not None:
         known = torch.zeros(shape.vocab_size, dtype=torch.bool)
         known[ids.cpu()] = True

@@ -12,7 +12,7 @@ from torch import nn
 
 from paceline.drafters.networks.eagle.checkpoint import EagleConfig, read_head
 from paceline.drafters.networks.eagle.head import EagleHead, EagleShape
-from paceline.drafters.networks.fitting import HeadFacts, fitted_head, layers_without_ballast, states_before
+from paceline.drafters.networks.fitting import FittedHead, HeadFacts, fitted_head, layers_without_ballast, states_before
 from paceline.drafters.networks.layers import RMSNorm
 from paceline.errors import InputError
 from paceline.targets.base import Target
@@ -26,6 +26,8 @@ class FittedEagle:
     layers: tuple[int, ...]
     mask_token: int | None
     noise: str | None
+    shared: FittedHead[Configured] | None = None
+    """What other drafters of the process share, as long as one of them holds it."""
 
 
 class Configured(nn.Module):
@@ -57,7 +59,7 @@ def head_for(named: str | Path, target: Target) -> FittedEagle:
     fitted = fitted_head(named, target, "eagle", read, wide)
     head, config = fitted.head.head, fitted.head.config
     layers = layers_read(head.shape, config.layer_ids, target)
-    return FittedEagle(head, layers, config.mask_token, fitted.noise)
+    return FittedEagle(head, layers, config.mask_token, fitted.noise, fitted)
 
 
 def layers_read(shape: EagleShape, layer_ids: tuple[int, ...] | None, target: Target) -> tuple[int, ...]:

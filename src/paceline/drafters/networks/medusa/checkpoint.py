@@ -109,7 +109,7 @@ def write_heads(
     dtype: torch.dtype | None = None,
     int8: bool = False,
 ) -> None:
-    """``int8`` stores the output matrices in 8-bit integers with a scale for each row. The configuration is written
+    """``int8`` stores matrices in 8-bit integers with a scale for each row. The configuration is written
     last, so a folder with one is whole."""
     shape = heads.shape
     own = OwnMedusa(
@@ -120,7 +120,7 @@ def write_heads(
     )
     tensors = of_type(heads.state_dict(), dtype)
     if int8:
-        tensors = rounded(tensors, lambda name: ".linear." not in name)
+        tensors = rounded(tensors, lambda name: name.endswith(".weight"))
     config = {
         "medusa_num_heads": shape.heads,
         "medusa_num_layers": shape.blocks,

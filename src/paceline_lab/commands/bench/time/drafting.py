@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from paceline_lab.bench.times.made_up import MadeUpModel
 
 METHODS = ("unispec", "recycling", "suffix", "lookup", "dictionary", "foresight", "auto")
-HEAD = "redrafter"
 SIZES = (60, 120)
 TEMPERATURES = (0.0, 0.8)
 ROUNDS, ROUNDS_OF_A_MODEL = 200, 15
@@ -83,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 @contextmanager
 def _asked(lm: LanguageModel | None, made: MadeUpModel) -> Iterator[list[DraftTask]]:
     """Every method at every size and temperature; those that take a dictionary have one of the made-up text."""
-    from paceline.drafters.networks.heads import shipped_head
+    from paceline.drafters.networks.heads import shipped_methods
     from paceline_lab.bench.times.drafting import DraftTask
     from paceline_lab.bench.times.made_up import write_dictionary
 
@@ -92,7 +91,7 @@ def _asked(lm: LanguageModel | None, made: MadeUpModel) -> Iterator[list[DraftTa
         known = None if lm is None else lm.vocabulary
         write_dictionary(file, made.text, len(made.ids), "" if known is None else known.fingerprint)
         specs = {"dictionary": f"dictionary:file='{file}'", "auto": f"auto:dictionary='{file}'"}
-        methods = [*METHODS, *([HEAD] if lm is not None and shipped_head(lm.target.name) is not None else [])]
+        methods = [*METHODS, *(() if lm is None else shipped_methods(lm.target.name))]
         makers = {name: partial(_made, specs.get(name, name), lm) for name in methods}
         asked = list[DraftTask]()
         for temperature in TEMPERATURES:
