@@ -547,6 +547,16 @@ def test_the_text_is_plain_decodings(lm: LanguageModel, made: dict[str, Path], h
     assert all(text.totals.drafted for (text,) in found)
 
 
+@pytest.mark.parametrize("name", ["mlp", "plus"])
+def test_auto_finds_out_which_method_heads_are_for(lm: LanguageModel, made: dict[str, Path], name: str) -> None:
+    auto = make_drafter(f"auto:head={made[name]}")
+    assert isinstance(auto.parts[-1], Hydra)
+    assert auto.costly_levels == 4
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 16}
+    found = lm.generate(TEXTS[0], method=f"auto:head={made[name]}", planner="fixed:8", **how)
+    assert found.tokens == lm.generate(TEXTS[0], method="plain", **how).tokens
+
+
 @cache
 def heads_of_a_world(size: int) -> HydraHeads:
     layer = PrefixShape(heads=1, key_heads=1, head_width=2, units=2)

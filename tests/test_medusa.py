@@ -514,6 +514,17 @@ def test_the_text_is_plain_decodings(
     assert all(text.totals.drafted for (text,) in found)
 
 
+def test_auto_finds_out_which_method_heads_are_for(lm: LanguageModel, tmp_path: Path) -> None:
+    folder = random_heads(tmp_path, False)
+    auto = make_drafter(f"auto:head={folder}")
+    assert isinstance(auto.parts[-1], Medusa)
+    assert auto.costly_levels == 1
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 16}
+    found = lm.generate(TEXTS[0], method=f"auto:head={folder}", planner="fixed:8", **how)
+    assert found.tokens == lm.generate(TEXTS[0], method="plain", **how).tokens
+    assert sum(each.counts.get("draft_forwards", 0) for each in found.rounds) > 3
+
+
 @pytest.mark.parametrize(
     ("rule", "options"),
     [
