@@ -268,6 +268,11 @@ def test_heads_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> None
         make_drafter("medusa").fit(TableTarget(lambda history: [0.0] * 4, 4))
 
 
+def test_heads_without_an_output_need_that_of_the_target(told: Any) -> None:
+    with pytest.raises(InputError, match="table shows no output head; choose a drafter that needs none"):
+        told(MedusaHeads(MedusaShape(width=SIZE, vocab_size=0, own_output=False)))
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -507,6 +512,17 @@ def test_the_text_is_plain_decodings(
     found = lm.generate_batch(TEXTS, method=method, planner="fixed", max_new_tokens=12, **HOW[how])
     assert [text.tokens for (text,) in found] == [text.tokens for (text,) in plain]
     assert all(text.totals.drafted for (text,) in found)
+
+
+def test_auto_finds_out_which_method_heads_are_for(lm: LanguageModel, tmp_path: Path) -> None:
+    folder = random_heads(tmp_path, False)
+    auto = make_drafter(f"auto:head={folder}")
+    assert isinstance(auto.parts[-1], Medusa)
+    assert auto.costly_levels == 1
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 16}
+    found = lm.generate(TEXTS[0], method=f"auto:head={folder}", planner="fixed:8", **how)
+    assert found.tokens == lm.generate(TEXTS[0], method="plain", **how).tokens
+    assert sum(each.counts.get("draft_forwards", 0) for each in found.rounds) > 3
 
 
 @pytest.mark.parametrize(
