@@ -125,8 +125,9 @@ class Workshop:
 
     def _check_memory(self) -> None:
         """Refuse a head that is too large before it is made: a system may end the process instead of refusing."""
+        ground = self.ground  # made before: nothing of it may be on "meta"
         with torch.device("meta"):
-            needed = TRAINED_BYTES * parameters_in_all(self.kind.made(self.ground))
+            needed = TRAINED_BYTES * parameters_in_all(self.kind.made(ground))
         free = free_memory(torch.device(self.target.device))
         if free is not None and needed > free:
             raise InputError(

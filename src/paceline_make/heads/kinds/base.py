@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic
 import numpy as np
 import torch
 
+from paceline.drafters.networks.fitting import state_width
 from paceline.drafters.networks.layers import LayerShape
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.place import named_dtype
@@ -56,7 +57,7 @@ class Ground:
     @property
     def width(self) -> int:
         """Of the target's states."""
-        return self.embedding.shape[1]
+        return state_width(self.target)
 
     def sample(self, *layers: int) -> torch.Tensor:
         """The target's states of these layers, side by side, for the beginning of the text, on the host."""
@@ -134,8 +135,9 @@ class HeadKind(ABC, Generic[Head]):
     @abstractmethod
     def write(self, folder: Path, head: Head, about: About) -> None: ...
 
+    @staticmethod
     @abstractmethod
-    def read(self, folder: Path) -> Head:
+    def read(folder: Path) -> Head:
         """The head that was written, in the type in which it is stored."""
 
     @abstractmethod

@@ -126,7 +126,8 @@ class BlockKind(HeadKind[BlockHead]):
     def write(self, folder: Path, head: BlockHead, about: About) -> None:
         write_block(folder, head, dtype=torch.bfloat16, **about.fields())
 
-    def read(self, folder: Path) -> BlockHead:
+    @staticmethod
+    def read(folder: Path) -> BlockHead:
         return read_block(folder)[0]
 
     def rows(self, head: BlockHead) -> list[tuple[str, str]]:

@@ -104,7 +104,8 @@ class EagleKind(HeadKind[EagleHead]):
     def write(self, folder: Path, head: EagleHead, about: About) -> None:
         write_head(folder, head, ROPE, layer_ids=self.states, dtype=torch.bfloat16, **about.fields())
 
-    def read(self, folder: Path) -> EagleHead:
+    @staticmethod
+    def read(folder: Path) -> EagleHead:
         return read_head(folder)[0]
 
     def rows(self, head: EagleHead) -> list[tuple[str, str]]:

@@ -81,7 +81,8 @@ class HydraKind(HeadKind[HydraHeads]):
     def write(self, folder: Path, head: HydraHeads, about: About) -> None:
         write_heads(folder, head, dtype=torch.bfloat16, **about.fields())
 
-    def read(self, folder: Path) -> HydraHeads:
+    @staticmethod
+    def read(folder: Path) -> HydraHeads:
         return read_heads(folder)[0]
 
     def rows(self, head: HydraHeads) -> list[tuple[str, str]]:

@@ -67,7 +67,8 @@ class MedusaKind(HeadKind[MedusaHeads]):
     def write(self, folder: Path, head: MedusaHeads, about: About) -> None:
         write_heads(folder, head, dtype=torch.bfloat16, **about.fields())
 
-    def read(self, folder: Path) -> MedusaHeads:
+    @staticmethod
+    def read(folder: Path) -> MedusaHeads:
         return read_heads(folder)[0]
 
     def rows(self, head: MedusaHeads) -> list[tuple[str, str]]:

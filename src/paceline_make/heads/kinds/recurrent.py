@@ -101,7 +101,8 @@ class RecurrentKind(HeadKind[RecurrentHead]):
             int8=about.int8,
         )
 
-    def read(self, folder: Path) -> RecurrentHead:
+    @staticmethod
+    def read(folder: Path) -> RecurrentHead:
         return read_head(folder)[0]
 
     def rows(self, head: RecurrentHead) -> list[tuple[str, str]]:
