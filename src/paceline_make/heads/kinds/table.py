@@ -36,6 +36,9 @@ def described(folder: Path) -> dict[str, Any]:
         "parameters": parameters_in_all(head),
         "bytes": sum(file.stat().st_size for pattern in WEIGHTS for file in folder.glob(pattern)),
         "shape": asdict(head.shape),
-        **{"target": "", "target_name": "", "noise": None, "trained": {}},
+        "target": "",
+        "target_name": "",
+        "noise": None,
+        "trained": {},
         **{name: own[name] for name in OWN if name in own},
     }
