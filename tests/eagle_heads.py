@@ -188,7 +188,8 @@ def _speculators(maker: Maker, layer: dict[str, Any]) -> tuple[dict[str, Any], i
         maker.layer(f"layers.{number}.", layer, reads=width if number else 2 * width, **how)
     maker.add("layers.0.hidden_norm.weight", width)
     maker.add("norm.weight", width)
-    maker.add("lm_head.weight", kept, width)
+    if kept < size or maker.pick(True, False):
+        maker.add("lm_head.weight", kept, width)
     if flags["norm_before_fc"]:
         maker.add("input_norm.weight", aux * width)
     for number in range(aux if flags["fc_norm"] else 0):
@@ -296,8 +297,8 @@ class Reference:
             place = f"layers.{number}."
             read = self.norm(f"{place}input_layernorm", given)
             given = self.units(place, given + self.attention(place, read, number))
-        normed = self.norm("norm", given)
-        return normed if self.flag("norm_output") else given, self.spread(normed @ self.tensors["lm_head.weight"].T)
+        normed, output = self.norm("norm", given), self.tensors.get("lm_head.weight", self.made.output)
+        return normed if self.flag("norm_output") else given, self.spread(normed @ output.T)
 
     def mtp(self, embedded: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         place, fc, token, hidden, last = MTP_NAMES[self.made.variant]

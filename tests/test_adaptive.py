@@ -522,6 +522,22 @@ def test_a_draft_model_by_itself_drafts_as_many_levels_as_pay_and_one_at_first()
         assert (len(deepest) < 20) is (takes > plain)
 
 
+def test_a_drafter_whose_levels_come_at_once_is_asked_for_all_of_them() -> None:
+    class Heads(Drafter):
+        nodes, costly_levels = 8, 1
+
+    deepest = list[int]()
+
+    def levels(world: World, context: Context, budget: Budget) -> DraftTree:
+        deepest.append(budget.depth)
+        return chain([0.7] * 8)(world, context, budget)
+
+    world = World(levels, lambda rows: 0.030 * (1 + 0.02 * (rows - 1)), seconds_draft=0.001)
+    world.ride(Adaptive(Heads(), measured(world.seconds)), 300)
+    assert min(deepest) >= 5
+    assert len(deepest) > 50
+
+
 # sources that take time
 
 

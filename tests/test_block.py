@@ -22,9 +22,9 @@ from paceline.drafters import Ask, Budget, Seen
 from paceline.drafters.networks import growth
 from paceline.drafters.networks.block import BlockDrafter
 from paceline.drafters.networks.block.checkpoint import read_block
-from paceline.drafters.networks.block.network import BlockModel, BlockNetwork
+from paceline.drafters.networks.block.network import BlockModel, BlockNetwork, BlockRows
 from paceline.drafters.networks.growth import DraftShape, Growth
-from paceline.drafters.networks.marginals import CANDIDATES
+from paceline.drafters.networks.marginals import CANDIDATES, best_tokens
 from paceline.drafters.networks.reading import TokenColumns
 from paceline.drafters.networks.states import StateText
 from paceline.drafters.noise import foremost
@@ -314,18 +314,19 @@ def rounds_of(drafter: BlockDrafter, texts: Sequence[str]) -> list[StateText]:
 
 def show(drafter: BlockDrafter, state: Any, request: Request, verdict: Verdict) -> None:
     """Have the target score a request, keep what the verdict accepts, and show it to the drafter."""
-    (scores,) = model().target.score([request])
+    (scores,) = state.target.score([request])
     state.target_rows.keep([0, *(node + 1 for node in verdict.path)])
     for token in verdict.tokens:
         state.context.commit(token)
     drafter.observe([Seen(state, verdict, scores)])
 
 
-def opened(drafter: BlockDrafter, tokens: Any) -> Any:
+def opened(drafter: BlockDrafter, tokens: Any, target: Target | None = None) -> Any:
     """A text whose prompt the target has read, in two pieces."""
     context = Context(tokens, Sampling(), Ending(max_new_tokens=60))
     state: Any = drafter.open(context)
-    state.target_rows = model().target.open(99)
+    state.target = target or model().target
+    state.target_rows = state.target.open(99)
     for piece in np.array_split(context.tokens[:-1], 2):
         request = Request.of_prompt(state.target_rows, piece, Want(hidden=drafter.needs.hidden))
         show(drafter, state, request, Verdict(path=tuple(range(len(piece) - 1)), tokens=(), accepted=0))
@@ -360,14 +361,54 @@ def test_texts_of_a_batch_are_drafted_in_one_pass(heads: dict[str, Path]) -> Non
         np.testing.assert_allclose(alone.scores, tree.scores, atol=1e-5)
 
 
-def test_rows_are_reused_by_the_next_turn(heads: dict[str, Path]) -> None:
+def test_rows_are_reused_by_the_next_turn(heads: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of the last round: the target caches them as well, and shows their states to nobody again."""
     drafter, how = BlockDrafter(head=heads["dspark"]), {"temperature": 0.8, "seed": 4, "max_new_tokens": 12}
     first = model().encode(PROMPT_TEXT)
     turn = model().generate(first, method=drafter, planner="fixed:6", **how)
+    network, shown, show_states = drafter.network, list[tuple[int, int, int]](), BlockRows.show
+
+    def show(rows: BlockRows, start: int, states: torch.Tensor) -> None:
+        shown.append((rows.committed, rows.shown, start))
+        show_states(rows, start, states)
+
+    monkeypatch.setattr(BlockRows, "show", show)
     longer = [*first, *turn.tokens, *model().encode(" and then")]
-    state = drafter.open(Context(longer, Sampling(), Ending(max_new_tokens=9)))
-    assert state.rows.committed >= len(first) + len(turn.tokens) - 3
-    drafter.close(state)
     found = model().generate(longer, method=drafter, planner="fixed:6", **how)
+    assert drafter.network is network
+    assert shown[0] == (len(first) + len(turn.tokens) - 1,) * 3
     assert found.tokens == model().generate(longer, method="plain", **how).tokens
     assert found.totals.drafted > 12
+
+
+@pytest.mark.parametrize("kind", ["zlab2", "dspark_speculators"])
+def test_a_model_with_ballast_is_drafted_for_as_the_small_one(heads: dict[str, Path], kind: str) -> None:
+    """Its layers stand among others, its states are wider, and its vocabulary may be longer."""
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 4, "max_new_tokens": 10, "planner": "fixed:5"}
+    large = paceline.load("pocket+ballast:40M", dtype="float32", generation_config=False)
+    assert large.target.layers > model().target.layers
+    found = [each.generate(PROMPT_TEXT, method=f"block:head={heads[kind]}", **how) for each in (model(), large)]
+    assert found[0].tokens == found[1].tokens
+    drafts = [[(round.drafted, round.accepted) for round in text.rounds] for text in found]
+    assert drafts[0] == drafts[1]
+    trees = []
+    for each in (model(), large):
+        drafter = drafter_of(heads[kind], each.target)
+        state: Any = opened(drafter, each.encode(PROMPT_TEXT), each.target)
+        trees.append(drafter.propose([Ask(state, Budget(9, 4))])[0])
+    assert trees[0].tokens.tolist() == trees[1].tokens.tolist()
+    np.testing.assert_allclose(trees[0].scores, trees[1].scores, atol=1e-3)
+
+
+def test_the_best_tokens_are_those_of_a_sort() -> None:
+    torch.manual_seed(0)
+    for size in (40, 700, 40_000, 40_077):
+        logits = torch.randn(2, 3, size)
+        ids, best, columns = best_tokens(logits)
+        wanted = logits.topk(min(CANDIDATES, size)).indices.sort(dim=-1).values
+        assert torch.equal(ids, wanted)
+        assert torch.equal(columns, wanted)
+        assert torch.equal(best, logits.gather(-1, wanted))
+        named, _, columns = best_tokens(logits, ids=torch.arange(size).flip(0))
+        assert torch.equal(named, size - 1 - columns)
+        assert (named.diff(dim=-1) > 0).all()

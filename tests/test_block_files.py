@@ -223,7 +223,8 @@ def test_integers_are_small_and_close(tmp_path: Path) -> None:
     write_block(tmp_path, head, int8=True, dtype=torch.bfloat16)
     stored = load_file(tmp_path / "model.safetensors")
     assert stored["lm_head.1.weight"].dtype == torch.int8
-    assert stored["fc.weight"].dtype == torch.bfloat16
+    assert stored["fc.weight"].dtype == torch.int8
+    assert stored["norm.weight"].dtype == torch.bfloat16
     again = read_block(tmp_path)[0].float()
     torch.testing.assert_close(predicted(again)[1], predicted(head)[1], atol=0.3, rtol=0.1)
 

@@ -232,6 +232,26 @@ def test_the_text_is_plain_decodings(lm: LanguageModel, folders: dict[str, Path]
         assert all(text.totals.drafted for (text,) in found)
 
 
+def test_a_broken_head_drafts_nothing(lm: LanguageModel, tmp_path: Path) -> None:
+    """Weights are finite, and what they compute is not."""
+    head = random_head(FORMS["eagle3"])
+    head.lm_head.weight.mul_(3e38)
+    write_head(tmp_path, head, ROPE)
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 6}
+    for rule in ("coupled", "rejection"):
+        found = lm.generate(TEXTS[0], method=f"eagle:head={tmp_path},beams=1", planner="fixed", rule=rule, **how)
+        assert found.tokens == lm.generate(TEXTS[0], method="plain", rule=rule, **how).tokens
+        assert found.totals.drafted == 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_text_of_one_token_goes_on(lm: LanguageModel, folders: dict[str, Path], form: str) -> None:
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 8}
+    found = lm.generate([5], method=f"eagle:head={folders[form]}", planner="fixed", **how)
+    assert found.tokens == lm.generate([5], method="plain", **how).tokens
+    assert found.totals.drafted
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_chat_goes_on_with_the_rows_of_its_turns(lm: LanguageModel, folders: dict[str, Path], form: str) -> None:
     talks = {}
@@ -330,17 +350,22 @@ def test_rows_are_those_of_a_forward_from_scratch_after_any_verdict(
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
-def test_rows_of_another_target_are_not_reused(lm: LanguageModel, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_rows_of_another_model_are_not_reused(folders: dict[str, Path], tmp_path: Path) -> None:
     write_head(tmp_path, random_head(FORMS["eagle3"]), ROPE)
-    other = paceline.load("pocket", dtype="float32", generation_config=False)
-    drafter = make_drafter(f"eagle:head={tmp_path}")
-    tokens = list(range(1, 41))
-    for model, reused in ((lm, False), (lm, True), (other, False)):
+    one, other = (paceline.load("pocket", dtype="float32", generation_config=False) for _ in range(2))
+    drafter, tokens = make_drafter(f"eagle:head={tmp_path}"), list(range(1, 41))
+
+    def reused(model: LanguageModel) -> bool:
         drafter.fit(model.target, model.vocabulary)
         state = drafter.open(Context(tokens, Sampling(), Ending(max_new_tokens=9)))
-        assert (state.rows.committed > 20) == reused
+        found = bool(state.rows.committed > 20)
         drafter.close(state)
         drafter.close(reading(model, drafter, tokens))
+        return found
+
+    assert [reused(model) for model in (one, one, other, other)] == [False, True, False, True]
+    other.target.forget()  # it was changed
+    assert [reused(other), reused(other)] == [False, True]
 
 
 # --- laws --------------------------------------------------------------------------------------------------

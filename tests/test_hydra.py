@@ -466,6 +466,20 @@ def test_rows_are_reused_by_texts_that_begin_alike(given: Any) -> None:
     assert not again.ready
 
 
+def test_a_beginning_that_only_the_layer_has_read_is_not_read_again(given: Any) -> None:
+    target = TableTarget(random_table(SIZE), SIZE)
+    drafter = given(random_heads(replace(PLUS, vocab_size=SIZE)), target)
+    first, _ = opened(drafter, [1, 2, 3, 4, 5, 6], target)
+    before = torch.cat(first.rows.layers[0].span(0, 5)).clone()
+    drafter.close(first)
+    for tokens in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7, 0]):  # in two pieces, of which the first is there
+        again, _ = opened(drafter, tokens, target)
+        assert again.ready
+        assert again.rows.committed == len(tokens) - 1
+        torch.testing.assert_close(torch.cat(again.rows.layers[0].span(0, 5)), before)
+        drafter.close(again)
+
+
 def test_a_beginning_that_only_the_target_has_cached_is_zeros(given: Any) -> None:
     target = TableTarget(random_table(SIZE), SIZE)
     drafter = given(random_heads(replace(PLUS, vocab_size=SIZE)), target)
@@ -531,6 +545,16 @@ def test_the_text_is_plain_decodings(lm: LanguageModel, made: dict[str, Path], h
     found = lm.generate_batch(TEXTS, method=spec, planner="fixed", max_new_tokens=12, **HOW[how])
     assert [text.tokens for (text,) in found] == [text.tokens for (text,) in plain]
     assert all(text.totals.drafted for (text,) in found)
+
+
+@pytest.mark.parametrize("name", ["mlp", "plus"])
+def test_auto_finds_out_which_method_heads_are_for(lm: LanguageModel, made: dict[str, Path], name: str) -> None:
+    auto = make_drafter(f"auto:head={made[name]}")
+    assert isinstance(auto.parts[-1], Hydra)
+    assert auto.costly_levels == 4
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 16}
+    found = lm.generate(TEXTS[0], method=f"auto:head={made[name]}", planner="fixed:8", **how)
+    assert found.tokens == lm.generate(TEXTS[0], method="plain", **how).tokens
 
 
 @cache

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import paceline
-from drafting import as_plain, context_of
+from drafting import context_of
 from engine import write
 from enumeration import Coins, World, outcome_of, output_law, played
 from made_heads import Made, Tensors, assert_same, draw_by, in_fractions, of_kind, store, store_code
@@ -268,6 +268,11 @@ def test_heads_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> None
         make_drafter("medusa").fit(TableTarget(lambda history: [0.0] * 4, 4))
 
 
+def test_heads_without_an_output_need_that_of_the_target(told: Any) -> None:
+    with pytest.raises(InputError, match="table shows no output head; choose a drafter that needs none"):
+        told(MedusaHeads(MedusaShape(width=SIZE, vocab_size=0, own_output=False)))
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -509,6 +514,17 @@ def test_the_text_is_plain_decodings(
     assert all(text.totals.drafted for (text,) in found)
 
 
+def test_auto_finds_out_which_method_heads_are_for(lm: LanguageModel, tmp_path: Path) -> None:
+    folder = random_heads(tmp_path, False)
+    auto = make_drafter(f"auto:head={folder}")
+    assert isinstance(auto.parts[-1], Medusa)
+    assert auto.costly_levels == 1
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 16}
+    found = lm.generate(TEXTS[0], method=f"auto:head={folder}", planner="fixed:8", **how)
+    assert found.tokens == lm.generate(TEXTS[0], method="plain", **how).tokens
+    assert sum(each.counts.get("draft_forwards", 0) for each in found.rounds) > 3
+
+
 @pytest.mark.parametrize(
     ("rule", "options"),
     [
@@ -544,9 +560,3 @@ def test_the_law_is_plain_decodings(
     assert found.keys() == plain.keys()
     for text, probability in plain.items():
         assert float(found[text]) == pytest.approx(float(probability), abs=1e-9)
-
-
-def test_a_planner_asks_for_all_levels_since_they_come_at_once(told: Any) -> None:
-    target = TableTarget(following, SIZE)
-    session = as_plain(target, [1], told(Following(), target, top=1), max_new_tokens=30)
-    assert max(each.depth for each in session.rounds) == 4

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -48,7 +49,9 @@ class FittedHead(Generic[Head]):
     noise: str | None = None
 
 
-_read: Shared[FittedHead[nn.Module]] = Shared()
+_read: Shared[nn.Module] = Shared()
+"""Heads that drafters use: the same object is fitted again, so that rows by it are still its own."""
+_noises: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
 
 
 def state_width(target: Target) -> int:
@@ -69,7 +72,7 @@ def fitted_head(
     kind = torch.float32 if target.exact else named_dtype(target.dtype)
     key = method, stamp(folder), str(kind), target.device, width
 
-    def made() -> FittedHead[nn.Module]:
+    def made() -> nn.Module:
         head, facts = read(folder)
         check_fit(facts, target, width, folder)
         ratio = width // facts.width
@@ -77,9 +80,11 @@ def fitted_head(
         head = head.to(device=target.device, dtype=kind).requires_grad_(False)
         if packing_pays(head):
             pack(head)
-        return FittedHead(head, facts.noise)
+        _noises[head] = facts.noise
+        return head
 
-    return _read.get(key, made)  # type: ignore[return-value]
+    head: Head = _read.get(key, made)  # type: ignore[assignment]
+    return FittedHead(head, _noises[head])
 
 
 def check_fit(facts: HeadFacts, target: Target, width: int, folder: Path) -> None:

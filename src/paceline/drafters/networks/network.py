@@ -6,8 +6,10 @@ each follows, and the state of their text. Kinds of networks differ in what they
 
     draft model            rows of keys and values that follow the text: `RowNetwork`
     EAGLE                  such rows, and the target's hidden states: `states`
-    recurrent head, Hydra  a state for each node: `Growth.kept`
-    Medusa, block          nothing: `begin` computes all levels, `level` hands them out
+    Medusa, block          nothing: `begin` computes all levels (`marginals`), `level` hands them out
+
+Recurrent heads and Hydra keep a state for each path. Their levels are a search on the target's device (`beams`), which
+may be recorded, and not networks in this sense.
 
 A head that knows a part of the target's tokens says so once, as `TokenColumns` of its texts.
 """

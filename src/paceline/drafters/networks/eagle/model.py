@@ -56,6 +56,11 @@ class EagleModel(RowModel):
         return self._target.look()
 
     def open(self, capacity: int = 0) -> StateRows:
+        rows = self._opened(capacity)
+        rows.changes = self.look()
+        return rows
+
+    def _opened(self, capacity: int) -> StateRows:
         return StateRows(capacity, self.head.like.new_empty(1, self.head.shape.width))
 
     def taken(self, states: torch.Tensor) -> torch.Tensor:
@@ -139,7 +144,7 @@ class MaskedModel(EagleModel):
         with torch.inference_mode(False), torch.no_grad():
             self._masked = self.head.masked()
 
-    def open(self, capacity: int = 0) -> StateRows:
+    def _opened(self, capacity: int) -> StateRows:
         return MaskedRows(capacity, self._masked)
 
 

@@ -111,8 +111,9 @@ class Hydra(BeamDrafter):
         super().observe(seen)
         if self._rows is not None and self._reader is not None:
             with self._rows.held():
-                texts = [self._new(*each) for each in seen]
-                self._reader.read([text for text in texts if len(text[1])])
+                texts = [text for text in (self._new(*each) for each in seen) if len(text[1])]
+                if texts:  # else the layer has read more of a prompt than the target
+                    self._reader.read(texts)
 
     def _new(self, state: PrefixState, verdict: Verdict, scores: Scores) -> tuple[PrefixRows, Ints, torch.Tensor]:
         """The tokens that the layer has not read, and the target's states of them. Those of a prompt's beginning that

@@ -21,6 +21,8 @@ class MedusaNetwork(Network):
     def __init__(self, heads: MedusaHeads, target: Target) -> None:
         self.heads, self._target = heads, target
         self._type = next(heads.parameters()).dtype
+        if not heads.shape.own_output:  # a target without an output is refused before any text
+            target.unembed(torch.zeros(1, heads.shape.width, dtype=self._type, device=target.device))
 
     def begin(self, growths: Sequence[Growth]) -> None:
         """Compute the candidates of all places, and copy them to the host at once."""
