@@ -46,7 +46,10 @@ FORMS = {
     "peagle": EagleShape(
         form="peagle", layer=POCKET, layers=2, vocab_size=8192, state_width=256, aux=3, kept=600, own_output=True
     ),
+    "mtp": EagleShape(form="mtp", layer=POCKET, vocab_size=8192, state_width=256),
 }
+WRITTEN = ("eagle", "eagle3", "peagle")
+"""The forms that are also written."""
 
 
 def random_head(shape: EagleShape, seed: int = 0) -> EagleHead:
@@ -66,6 +69,23 @@ def layout(shape: EagleShape) -> dict[str, Any]:
     return {"names": SAFEAILAB if shape.form == "eagle" else SPECULATORS, **more}
 
 
+def save_mtp(folder: Path, head: EagleHead) -> None:
+    """As speculators does."""
+    layer = {"hidden_size": 256, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, **ROPE}
+    config = {
+        "speculators_model_type": "mtp",
+        "transformer_layer_config": {**layer, "head_dim": 16, "vocab_size": 8192},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    names = {"fc": "input_proj", "token_norm": "token_layernorm", "hidden_norm": "hidden_layernorm"}
+    names |= {"norm": "final_layernorm", "layers.0": ""}
+    found = dict[str, torch.Tensor]()
+    for name, weight in head.state_dict().items():
+        part = next(part for part in names if name.startswith(f"{part}."))
+        found[f"mtp_layers.0.{names[part]}{name.removeprefix(part)}".replace("..", ".")] = weight
+    save_file(found, folder / "model.safetensors")
+
+
 @pytest.fixture(scope="module")
 def lm() -> LanguageModel:
     return paceline.load("pocket", dtype="float32", generation_config=False)
@@ -77,6 +97,9 @@ def folders(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> dict
     found = {name: tmp_path_factory.mktemp(name) for name in FORMS}
     for name, folder in found.items():
         shape = FORMS[name]
+        if name == "mtp":
+            save_mtp(folder, random_head(shape))
+            continue
         write_head(folder, random_head(shape), ROPE, target=lm.target.fingerprint(), **layout(shape))
     return found
 
@@ -91,6 +114,9 @@ class Shown:
 
     def __init__(self, made: Published) -> None:
         self.made, self.vocab_size = made, made.layer["vocab_size"]
+
+    def look(self) -> int:
+        return 0
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.made.embedding[tokens]
@@ -350,6 +376,27 @@ def test_rows_are_those_of_a_forward_from_scratch_after_any_verdict(
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("form", ["eagle", "eagle3", "mtp"])
+def test_a_draft_is_what_training_reads(lm: LanguageModel, folders: dict[str, Path], form: str) -> None:
+    """Row by row: a token, beside the target's state of the token before; then the head's own."""
+    drafter = make_drafter(f"eagle:head={folders[form]},beams=1,length=3")
+    drafter.fit(lm.target, lm.vocabulary)
+    tokens = lm.encode(TEXTS[0] + " at the end of a long road, and nobody knew who had lived there")
+    (tree,) = drafter.propose([Ask(reading(lm, drafter, tokens), Budget(3, 3))])
+    wanted = Want(hidden=drafter.needs.hidden)
+    (scores,) = lm.target.score([Request.of_prompt(lm.target.open(99), np.array(tokens[:-1]), wanted)])
+    head, _ = read_head(folders[form])
+    states = head.taken(torch.cat([scores.hidden(layer) for layer in drafter.layers], dim=-1))
+    text = list(tokens[1:])
+    for token in tree.tokens.tolist():
+        count = len(text)
+        attend, embedded = WindowRows().step(torch.ones(count, count).tril().bool()), torch.tensor(text)
+        given, read = head(head.embedded(embedded, lm.target.embed), states, torch.arange(count), attend)
+        best = int(head.logits(read[-1:], lm.target.unembed).argmax())
+        assert token == (best if head.token_ids is None else int(head.token_ids[best]))
+        text, states = [*text, token], torch.cat([states, given[-1:]])
+
+
 def test_rows_of_another_model_are_not_reused(folders: dict[str, Path], tmp_path: Path) -> None:
     write_head(tmp_path, random_head(FORMS["eagle3"]), ROPE)
     one, other = (paceline.load("pocket", dtype="float32", generation_config=False) for _ in range(2))
@@ -451,7 +498,7 @@ def test_a_head_drafts_the_same_on_ballast(lm: LanguageModel, folders: dict[str,
         assert trees[0] == trees[1]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", WRITTEN)
 @pytest.mark.parametrize("rank", [0, 5])
 def test_files_hold_a_head(form: str, rank: int, tmp_path: Path) -> None:
     shape = replace(FORMS[form], rank=rank) if FORMS[form].own_output else FORMS[form]

@@ -55,6 +55,9 @@ class EagleModel(RowModel):
     def look(self) -> int:
         return self._target.look()
 
+    def prefill_size(self, length: int) -> int:
+        return self._target.prefill_size(length)
+
     def open(self, capacity: int = 0) -> StateRows:
         rows = self._opened(capacity)
         rows.changes = self.look()
