@@ -28,7 +28,7 @@ from paceline.tree import DraftTree
 from paceline_make.commands import train
 from paceline_make.heads import watch
 from paceline_make.heads.batches import StoredBatches
-from paceline_make.heads.kinds.base import ROPE, About, Ground, HeadKind
+from paceline_make.heads.kinds.base import ROPE, Ground, HeadKind, Provenance
 from paceline_make.heads.kinds.block import BlockKind, BlockLesson
 from paceline_make.heads.kinds.eagle import EagleKind
 from paceline_make.heads.kinds.hydra import HydraKind
@@ -110,7 +110,7 @@ def test_what_a_folder_holds_is_what_was_trained(lm: LanguageModel, tmp_path: Pa
     made = workshop(lm, tmp_path, SMALL[name])
     ground = Ground(lm.target, made.stream.ids, AHEAD)
     head = made.kind.blank(ground)
-    made.kind.write(tmp_path, head, About(target="", target_name="pocket", trained={}))
+    made.kind.write(tmp_path, head, Provenance(target="", target_name="pocket", trained={}))
     again = made.kind.read(tmp_path).state_dict()
     for part, weight in head.state_dict().items():
         torch.testing.assert_close(again[part].float(), weight.float(), atol=0.02, rtol=0.01)

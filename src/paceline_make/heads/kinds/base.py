@@ -17,7 +17,7 @@ from paceline.drafters.networks.layers import LayerShape
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.place import named_dtype
 from paceline_make.heads.data import Ids
-from paceline_make.heads.labels import Reading
+from paceline_make.heads.labels import HeadReading
 from paceline_make.heads.lesson import Head, Lesson, known_tokens
 from paceline_make.heads.loss import Objective
 
@@ -90,7 +90,7 @@ class Ground:
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class Provenance:
     """What the files of a head say of it."""
 
     target: str
@@ -114,8 +114,8 @@ class HeadKind(ABC, Generic[Head]):
     """Options that make it smaller."""
 
     @property
-    def reading(self) -> Reading:
-        return Reading()
+    def reading(self) -> HeadReading:
+        return HeadReading()
 
     def fitted(self, target: Target) -> HeadKind[Head]:
         """The same with what it leaves to the target filled in."""
@@ -133,7 +133,7 @@ class HeadKind(ABC, Generic[Head]):
     def lesson(self, head: Head, ground: Ground, objective: Objective) -> Lesson[Head]: ...
 
     @abstractmethod
-    def write(self, folder: Path, head: Head, about: About) -> None: ...
+    def write(self, folder: Path, head: Head, about: Provenance) -> None: ...
 
     @staticmethod
     @abstractmethod
