@@ -63,7 +63,7 @@ def lm() -> LanguageModel:
 def workshop(lm: LanguageModel, out: Path, head: HeadKind[Any], **more: Any) -> Workshop:
     passages = [f"{number}. {TEXT}" for number in range(40)]
     labels = LabelSettings(kind="soft", ahead=AHEAD, window=WINDOW)
-    recipe = {"positions": 512, "epochs": 3.0, "batch": 64, "held_out": 0.0, "int8": True, **more}
+    recipe = {"positions": 320, "epochs": 3.0, "batch": 48, "held_out": 0.0, "int8": True, **more}
     return Workshop(lm, passages, Recipe(head=head, labels=labels, **recipe), out)
 
 
@@ -335,6 +335,7 @@ def command(
     data.write_text("\n\n".join(f"{number}. {TEXT}" for number in range(20)))
     monkeypatch.setattr(train, "load_model", lambda options: lm)
     monkeypatch.setattr(watch, "PROMPTS", 1)
+    monkeypatch.setattr(watch, "WRITTEN", 8)
     small = ("--ahead", "2", "--window", "16", "--positions", "128", "--epochs", "1", "--batch-size", "64")
 
     def run(kind: str, *more: str) -> tuple[int, str]:
@@ -390,7 +391,8 @@ def test_a_folder_of_another_kind_of_head_is_not_gone_on_with(lm: LanguageModel,
 
 
 def test_a_training_says_what_it_was_measured_with(lm: LanguageModel, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(watch, "PROMPTS", 2)
+    monkeypatch.setattr(watch, "PROMPTS", 1)
+    monkeypatch.setattr(watch, "WRITTEN", 8)
     found = watched(workshop(lm, tmp_path, SMALL["block"], held_out=0.2), ["- a text"])
     assert found.measured.keys() == {"shared", "none"}
     assert found.bytes < 1_000_000

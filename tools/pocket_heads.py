@@ -48,18 +48,19 @@ RECIPES: Mapping[str, Recipe] = {
     HYDRA: Recipe(
         head=HydraKind(rank=64, kept=4096), labels=SOFT, loss="race", batch=512, positions=400_000, int8=True
     ),
-    EAGLE: Recipe(head=EagleKind(), labels=SOFT, loss="race", batch=512, positions=400_000, decay=0.8, int8=True),
+    EAGLE: Recipe(head=EagleKind(), labels=SOFT, loss="race", batch=256, positions=400_000, decay=0.8, int8=True),
     BLOCK: Recipe(
         head=BlockKind(layers=2, units=512, markov=32, anchors=128),
         labels=SOFT,
         loss="race",
-        batch=512,
+        batch=256,
         positions=400_000,
         decay=0.8,
         int8=True,
     ),
 }
-"""What the heads of the package are made by. Those that attend to the text learn a step of two windows."""
+"""What the heads of the package are made by. Those that attend to the text learn a window in a step:
+many small steps bring more a minute than few large ones."""
 MOST_BYTES = {REDRAFTER: 3_000_000}
 MOST_OTHERS = 2_000_000
 
