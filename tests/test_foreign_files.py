@@ -21,6 +21,7 @@ import pytest
 import families
 from paceline.cli import parser
 from paceline.cli.options import MOST
+from paceline.drafters.networks.heads import KINDS
 from paceline.files import reading
 from paceline.files.reading import read_file, read_pipe
 from paceline.files.shape import Count, shaped
@@ -271,7 +272,7 @@ def numbers(of: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, 
 
 NEEDS = {"datastore build": ["--text", "x", "--out", "x"], "dict build": ["--text", "x", "--out", "x"]}
 NEEDS |= {"dict emulate": ["--text", "x"], "dict lookup": ["x"], "bench report": ["x", "--out", "x"]}
-NEEDS |= {"train redrafter": ["--data", "x", "--out", "x"], "train info": ["x"]}
+NEEDS |= {f"train {kind}": ["--data", "x", "--out", "x"] for kind in KINDS} | {"train info": ["x"]}
 NEEDS |= {"serve": ["--model", "x"], "bench load": ["a=http://x"]}
 NEEDS |= {"export": ["vllm", "lookup"], "generate": ["x"], "bench quality": ["x"]}
 

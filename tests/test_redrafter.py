@@ -530,10 +530,11 @@ def test_sizes_that_the_file_does_not_have_are_not_built(
 def test_a_file_is_no_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_head(tmp_path, RecurrentHead(SMALL))
     file = str(tmp_path / "model.safetensors")
-    for command in (["train", "info", file], ["generate", "Once", "--method", f"redrafter:head={file}"]):
+    drafting = ["generate", "Once", "--method", f"redrafter:head={file}"]
+    for command, writer in ((["train", "info", file], "train"), (drafting, "train redrafter")):
         assert main(command) == 2
         said = capsys.readouterr().err
-        assert said.endswith(f"error: {file} is a file; give the folder that 'paceline train redrafter' wrote\n")
+        assert said.endswith(f"error: {file} is a file; give the folder that 'paceline {writer}' wrote\n")
 
 
 def test_other_files_are_one_sentence(tmp_path: Path) -> None:

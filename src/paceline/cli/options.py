@@ -51,8 +51,10 @@ MOST = {
     "port": 65535,
     **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget", "rows"), 4096),
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
-    **dict.fromkeys(("ahead", "blocks"), 1024),
-    **dict.fromkeys(("window", "exit", "rank", "kept", "batch_size", "vocabulary"), 10_000_000),
+    **dict.fromkeys(("ahead", "blocks", "layers"), 1024),
+    **dict.fromkeys(
+        ("window", "exit", "rank", "kept", "units", "markov", "anchors", "batch_size", "vocabulary"), 10_000_000
+    ),
     "positions": 1 << 40,
     "epochs": 10_000,
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),

@@ -202,11 +202,10 @@ def _summary(outcome: TrainingOutcome, method: str, options: argparse.Namespace)
 
 
 def info(options: argparse.Namespace) -> int:
-    from paceline.drafters.networks.redrafter.checkpoint import read_head
-
     if options.folder is not None:
-        head, config = read_head(options.folder)
-        found = {"parameters": head.parameters_in_all, **asdict(config)}
+        from paceline_make.heads.kinds.table import described
+
+        found = described(options.folder)
         say(_described(found))
     else:
         found = _shapes(options)
@@ -217,7 +216,9 @@ def info(options: argparse.Namespace) -> int:
 
 def _described(found: dict[str, Any]) -> str:
     shape, trained = found["shape"], found["trained"]
-    rows = [("parameters", f"{found['parameters']:,}"), *((name, str(value)) for name, value in shape.items())]
+    rows = [("for the method", found["method"]), ("parameters", f"{found['parameters']:,}")]
+    rows.append(("bytes", f"{found['bytes']:,}"))
+    rows += [(name.replace("_", " "), str(value)) for name, value in shape.items()]
     rows.append(("for", f"{found['target_name'] or 'not said'} {found['target']}".strip()))
     rows.append(("noise", found["noise"] or "not measured"))
     rows += [(name.replace("_", " "), str(value)) for name, value in trained.items()]

@@ -71,7 +71,7 @@ class Labels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
+class HeadReading:
     """What a head reads of a text besides the tokens that follow: the target's states of these layers, side by side;
     None for the last state alone. A head that attends to a text learns from ``whole`` windows."""
 
@@ -83,10 +83,10 @@ class Teacher:
     """A target that labels windows of a stream."""
 
     def __init__(
-        self, target: Target, stream: TokenStream, settings: LabelSettings, reading: Reading | None = None
+        self, target: Target, stream: TokenStream, settings: LabelSettings, reading: HeadReading | None = None
     ) -> None:
         self.target, self.stream, self.settings = target, stream, settings
-        self.reading = reading or Reading()
+        self.reading = reading or HeadReading()
         self.layers = (target.layers,) if self.reading.layers is None else self.reading.layers
         self.ends = torch.tensor(sorted(target.eos) or [NOTHING])
         longest = settings.window if target.context_length is None else target.context_length - settings.ahead - 1

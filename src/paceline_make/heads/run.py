@@ -22,7 +22,7 @@ from paceline.files import check_folder, claimed, naming, write_whole
 from paceline.targets.place import free_memory
 from paceline_make.heads.batches import Batches, FreshBatches, StoredBatches, rank
 from paceline_make.heads.data import TokenStream, divided, stream_of
-from paceline_make.heads.kinds.base import About, Ground, HeadKind, parameters_in_all
+from paceline_make.heads.kinds.base import Ground, HeadKind, Provenance, parameters_in_all
 from paceline_make.heads.kinds.recurrent import RecurrentKind
 from paceline_make.heads.labels import Labels, LabelSettings, Teacher, joined
 from paceline_make.heads.lesson import Lesson
@@ -125,8 +125,9 @@ class Workshop:
 
     def _check_memory(self) -> None:
         """Refuse a head that is too large before it is made: a system may end the process instead of refusing."""
+        ground = self.ground  # made before: nothing of it may be on "meta"
         with torch.device("meta"):
-            needed = TRAINED_BYTES * parameters_in_all(self.kind.made(self.ground))
+            needed = TRAINED_BYTES * parameters_in_all(self.kind.made(ground))
         free = free_memory(torch.device(self.target.device))
         if free is not None and needed > free:
             raise InputError(
@@ -227,7 +228,7 @@ class Workshop:
             "held_out": None if found is None else {"loss": found.loss, "right": found.right, "tokens": found.expected},
         }
         target = self.target
-        about = About(target=target.fingerprint(), target_name=target.name, trained=trained, int8=recipe.int8)
+        about = Provenance(target=target.fingerprint(), target_name=target.name, trained=trained, int8=recipe.int8)
         self.kind.write(self.out, head, about)
 
 

@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Generic
 import numpy as np
 import torch
 
+from paceline.drafters.networks.fitting import state_width
 from paceline.drafters.networks.layers import LayerShape
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.place import named_dtype
 from paceline_make.heads.data import Ids
-from paceline_make.heads.labels import Reading
+from paceline_make.heads.labels import HeadReading
 from paceline_make.heads.lesson import Head, Lesson, known_tokens
 from paceline_make.heads.loss import Objective
 
@@ -56,7 +57,7 @@ class Ground:
     @property
     def width(self) -> int:
         """Of the target's states."""
-        return self.embedding.shape[1]
+        return state_width(self.target)
 
     def sample(self, *layers: int) -> torch.Tensor:
         """The target's states of these layers, side by side, for the beginning of the text, on the host."""
@@ -89,7 +90,7 @@ class Ground:
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class Provenance:
     """What the files of a head say of it."""
 
     target: str
@@ -113,8 +114,8 @@ class HeadKind(ABC, Generic[Head]):
     """Options that make it smaller."""
 
     @property
-    def reading(self) -> Reading:
-        return Reading()
+    def reading(self) -> HeadReading:
+        return HeadReading()
 
     def fitted(self, target: Target) -> HeadKind[Head]:
         """The same with what it leaves to the target filled in."""
@@ -132,10 +133,11 @@ class HeadKind(ABC, Generic[Head]):
     def lesson(self, head: Head, ground: Ground, objective: Objective) -> Lesson[Head]: ...
 
     @abstractmethod
-    def write(self, folder: Path, head: Head, about: About) -> None: ...
+    def write(self, folder: Path, head: Head, about: Provenance) -> None: ...
 
+    @staticmethod
     @abstractmethod
-    def read(self, folder: Path) -> Head:
+    def read(folder: Path) -> Head:
         """The head that was written, in the type in which it is stored."""
 
     @abstractmethod

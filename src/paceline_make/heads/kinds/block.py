@@ -18,8 +18,17 @@ from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.shape import BlockShape
 from paceline.drafters.networks.heads import BLOCK
 from paceline.targets.base import Target
-from paceline_make.heads.kinds.base import ROPE, About, Ground, HeadKind, begin_as, begin_layers, layer_of, states_of
-from paceline_make.heads.labels import Labels, Reading
+from paceline_make.heads.kinds.base import (
+    ROPE,
+    Ground,
+    HeadKind,
+    Provenance,
+    begin_as,
+    begin_layers,
+    layer_of,
+    states_of,
+)
+from paceline_make.heads.labels import HeadReading, Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
 
@@ -82,8 +91,8 @@ class BlockKind(HeadKind[BlockHead]):
         return self if self.states else replace(self, states=states_of(target))
 
     @property
-    def reading(self) -> Reading:
-        return Reading(self.states, whole=True)
+    def reading(self) -> HeadReading:
+        return HeadReading(self.states, whole=True)
 
     def made(self, ground: Ground) -> BlockHead:
         spark = self.markov > 0
@@ -123,10 +132,11 @@ class BlockKind(HeadKind[BlockHead]):
         lesson.anchors, lesson.seed = self.anchors, ground.seed
         return lesson
 
-    def write(self, folder: Path, head: BlockHead, about: About) -> None:
+    def write(self, folder: Path, head: BlockHead, about: Provenance) -> None:
         write_block(folder, head, dtype=torch.bfloat16, **about.fields())
 
-    def read(self, folder: Path) -> BlockHead:
+    @staticmethod
+    def read(folder: Path) -> BlockHead:
         return read_block(folder)[0]
 
     def rows(self, head: BlockHead) -> list[tuple[str, str]]:

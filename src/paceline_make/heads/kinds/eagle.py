@@ -19,8 +19,17 @@ from paceline.drafters.networks.eagle.head import EAGLE3, EagleHead, EagleShape
 from paceline.drafters.networks.heads import EAGLE
 from paceline.drafters.networks.layers import Rotary, WindowRows
 from paceline.targets.base import Target
-from paceline_make.heads.kinds.base import ROPE, About, Ground, HeadKind, begin_as, begin_layers, layer_of, states_of
-from paceline_make.heads.labels import Labels, Reading
+from paceline_make.heads.kinds.base import (
+    ROPE,
+    Ground,
+    HeadKind,
+    Provenance,
+    begin_as,
+    begin_layers,
+    layer_of,
+    states_of,
+)
+from paceline_make.heads.labels import HeadReading, Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
 
@@ -71,8 +80,8 @@ class EagleKind(HeadKind[EagleHead]):
         return self if self.states else replace(self, states=states_of(target))
 
     @property
-    def reading(self) -> Reading:
-        return Reading(self.states, whole=True)
+    def reading(self) -> HeadReading:
+        return HeadReading(self.states, whole=True)
 
     def made(self, ground: Ground) -> EagleHead:
         width = ground.width
@@ -101,10 +110,11 @@ class EagleKind(HeadKind[EagleHead]):
     def lesson(self, head: EagleHead, ground: Ground, objective: Objective) -> EagleLesson:
         return EagleLesson(head, ground.embedding, objective, ground.output)
 
-    def write(self, folder: Path, head: EagleHead, about: About) -> None:
+    def write(self, folder: Path, head: EagleHead, about: Provenance) -> None:
         write_head(folder, head, ROPE, layer_ids=self.states, dtype=torch.bfloat16, **about.fields())
 
-    def read(self, folder: Path) -> EagleHead:
+    @staticmethod
+    def read(folder: Path) -> EagleHead:
         return read_head(folder)[0]
 
     def rows(self, head: EagleHead) -> list[tuple[str, str]]:

@@ -13,8 +13,8 @@ from paceline.drafters.networks.heads import HYDRA
 from paceline.drafters.networks.hydra.checkpoint import read_heads, write_heads
 from paceline.drafters.networks.hydra.head import HydraHeads, HydraShape
 from paceline.drafters.networks.hydra.prefix import PrefixShape
-from paceline_make.heads.kinds.base import About, Ground, HeadKind, begin_as, key_heads_of
-from paceline_make.heads.labels import Labels, Reading
+from paceline_make.heads.kinds.base import Ground, HeadKind, Provenance, begin_as, key_heads_of
+from paceline_make.heads.labels import HeadReading, Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
 
@@ -45,8 +45,8 @@ class HydraKind(HeadKind[HydraHeads]):
     kept: int = 0
 
     @property
-    def reading(self) -> Reading:
-        return Reading(whole=self.prefix)
+    def reading(self) -> HeadReading:
+        return HeadReading(whole=self.prefix)
 
     def made(self, ground: Ground) -> HydraHeads:
         width = ground.width
@@ -78,10 +78,11 @@ class HydraKind(HeadKind[HydraHeads]):
     def lesson(self, head: HydraHeads, ground: Ground, objective: Objective) -> HydraLesson:
         return HydraLesson(head, ground.embedding, objective)
 
-    def write(self, folder: Path, head: HydraHeads, about: About) -> None:
+    def write(self, folder: Path, head: HydraHeads, about: Provenance) -> None:
         write_heads(folder, head, dtype=torch.bfloat16, **about.fields())
 
-    def read(self, folder: Path) -> HydraHeads:
+    @staticmethod
+    def read(folder: Path) -> HydraHeads:
         return read_heads(folder)[0]
 
     def rows(self, head: HydraHeads) -> list[tuple[str, str]]:

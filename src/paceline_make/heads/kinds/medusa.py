@@ -11,7 +11,7 @@ import torch
 from paceline.drafters.networks.heads import MEDUSA
 from paceline.drafters.networks.medusa.checkpoint import read_heads, write_heads
 from paceline.drafters.networks.medusa.head import MedusaHeads, MedusaShape
-from paceline_make.heads.kinds.base import About, Ground, HeadKind, begin_as
+from paceline_make.heads.kinds.base import Ground, HeadKind, Provenance, begin_as
 from paceline_make.heads.labels import Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
@@ -64,10 +64,11 @@ class MedusaKind(HeadKind[MedusaHeads]):
     def lesson(self, head: MedusaHeads, ground: Ground, objective: Objective) -> MedusaLesson:
         return MedusaLesson(head, ground.embedding, objective, ground.output)
 
-    def write(self, folder: Path, head: MedusaHeads, about: About) -> None:
+    def write(self, folder: Path, head: MedusaHeads, about: Provenance) -> None:
         write_heads(folder, head, dtype=torch.bfloat16, **about.fields())
 
-    def read(self, folder: Path) -> MedusaHeads:
+    @staticmethod
+    def read(folder: Path) -> MedusaHeads:
         return read_heads(folder)[0]
 
     def rows(self, head: MedusaHeads) -> list[tuple[str, str]]:

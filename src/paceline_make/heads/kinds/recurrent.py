@@ -11,7 +11,7 @@ import torch
 from paceline.drafters.networks.heads import REDRAFTER
 from paceline.drafters.networks.redrafter.checkpoint import read_head, write_head
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
-from paceline_make.heads.kinds.base import About, Ground, HeadKind
+from paceline_make.heads.kinds.base import Ground, HeadKind, Provenance
 from paceline_make.heads.labels import Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
@@ -90,7 +90,7 @@ class RecurrentKind(HeadKind[RecurrentHead]):
     def lesson(self, head: RecurrentHead, ground: Ground, objective: Objective) -> RecurrentLesson:
         return RecurrentLesson(head, ground.embedding, objective)
 
-    def write(self, folder: Path, head: RecurrentHead, about: About) -> None:
+    def write(self, folder: Path, head: RecurrentHead, about: Provenance) -> None:
         write_head(
             folder,
             head,
@@ -101,7 +101,8 @@ class RecurrentKind(HeadKind[RecurrentHead]):
             int8=about.int8,
         )
 
-    def read(self, folder: Path) -> RecurrentHead:
+    @staticmethod
+    def read(folder: Path) -> RecurrentHead:
         return read_head(folder)[0]
 
     def rows(self, head: RecurrentHead) -> list[tuple[str, str]]:
