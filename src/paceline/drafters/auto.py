@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.dictionary.index import Dictionary
 from paceline.drafters.asking import answered
-from paceline.drafters.base import Drafter
+from paceline.drafters.base import Ask, Drafter
 from paceline.drafters.compose import Beside
 from paceline.drafters.dictionary import DictSpec, shipped_for
 from paceline.drafters.forced import Forced
@@ -101,6 +101,11 @@ class Auto(Beside):
         if head is not None:
             self.expensive += (drafter_by(head, noise),)
         super().__init__((*self.cheap, *self.expensive))
+
+    def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
+        """Drafts within their budgets: a part that is sure may fill one alone."""
+        drafts = super().propose(asks)
+        return [draft.top(ask.budget.nodes) for draft, ask in zip(drafts, asks, strict=True)]
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         return NODES + sum(sizes[len(self.cheap) :])
