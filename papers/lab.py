@@ -7,6 +7,7 @@ best. ``--limit``, ``--repeat`` and ``--max-new-tokens`` give narrower intervals
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,6 +37,11 @@ def bundled(model: str) -> bool:
 
 def temperature_of(asked: float | None, *models: str) -> float:
     return asked if asked is not None else BUNDLED_TEMPERATURE if all(map(bundled, models)) else 0.0
+
+
+def without_head(method: str) -> str:
+    """A method without the folder of its head, which is how tables and papers name it."""
+    return re.sub(r",?head=('[^']*'|[^,]*)", "", method).rstrip(":")
 
 
 def folder_of(name: str) -> str:
@@ -113,14 +119,14 @@ class Lab:
         return self.needed(made, "measured")
 
     def able(self, methods: Iterable[str], **how: Any) -> list[str]:
-        """Those of these methods that can draft for the model; why the others cannot is noted. A file that is named
+        """Those of these methods that can draft for the model; why the others cannot is noted. A head that is named
         must serve."""
         found = list[str]()
         for method in methods:
             try:
-                self.model().generate("A", method=method, max_new_tokens=1, **how)
+                self.model().generate("A", method=method.partition("@")[0], max_new_tokens=1, **how)
             except ValueError as why:
-                if "=" in method:
+                if "head=" in method:
                     raise
                 self.notes.append(f"{method} is left out: {why}")
             else:

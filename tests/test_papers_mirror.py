@@ -19,6 +19,7 @@ from paceline.drafters.networks.mirror.place import usable_cores
 from paceline_lab import Summary
 from paceline_lab.bench.run.ours import parted
 from paper_items import STEADY, asked, shown
+from papers.lab import without_head
 from papers.mirror import batch, objectives, tasks
 from papers.mirror.drafts import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, ratio_of, two
 from papers.report import Claim
@@ -48,8 +49,8 @@ def verdicts(claims: list[Claim] | tuple[Claim, ...]) -> list[bool | None]:
 
 
 def test_a_head_s_folder_is_no_part_of_its_name() -> None:
-    assert tasks.rival_name("eagle:paper,head='a,b',top=3") == "eagle:paper,top=3"
-    assert tasks.rival_name("eagle:paper,head=a") in tasks.PAPER[0.0]
+    assert without_head("eagle:paper,head='a,b',top=3") == "eagle:paper,top=3"
+    assert without_head("eagle:paper,head=a") in tasks.PAPER[0.0]
 
 
 # --- numbers of rounds

@@ -23,7 +23,7 @@ from paceline.drafters.networks.redrafter.checkpoint import write_head
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline_lab import Summary
 from paper_items import STEADY, asked, shown
-from papers.lab import Lab, conditions
+from papers.lab import Lab, conditions, without_head
 from papers.redrafter import arrivals, beams, labels, packing, shape, tasks
 from papers.redrafter.heads import METHOD, OWN, need_head, spec
 from papers.redrafter.unpacked import unpacked
@@ -221,6 +221,13 @@ def test_temperatures_are_compared(tmp_path: Path) -> None:
     assert len(found.panels) == 6
     assert [panel.across for panel in found.panels] == ["method"] * 2 + ["category"] * 4
     assert any("Medusa and EAGLE, are here where" in note for note in found.notes)
+
+
+def test_a_rival_with_a_named_head_is_compared_as_well(tmp_path: Path) -> None:
+    names = {METHOD: "p", OWN: "o", without_head("eagle:paper,head='x'"): "e"}
+    runs = {(tasks.MT_BENCH, 0.0): made(tmp_path / "run", [*names.values()], {"e": 3.0})}
+    found = [one for one in tasks.report(runs, names).claims if "is faster than eagle:paper" in one.claim]
+    assert [one.agrees for one in found] == [True]
 
 
 def test_arrivals_are_compared_with_the_slowest_rate(tmp_path: Path) -> None:

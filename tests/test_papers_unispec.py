@@ -280,8 +280,8 @@ def test_what_a_head_loses_outside_english_is_told_as_measured(slow: float, agre
 def test_methods_without_a_head_are_left_out_and_told() -> None:
     lm: LanguageModel = paceline.load("pocket", dtype="float32")
     lab: Any = SimpleNamespace(model=lambda: lm, notes=[])
-    assert Lab.able(lab, ["lookup", "assistant"]) == ["lookup"]
-    assert lab.notes[0].startswith("assistant is left out: ")
+    assert Lab.able(lab, ["lookup:paper@fixed:4", "assistant:top=2"]) == ["lookup:paper@fixed:4"]
+    assert lab.notes[0].startswith("assistant:top=2 is left out: ")
     with pytest.raises(ValueError, match="no head in"):
         Lab.able(lab, ["redrafter:paper,head='nowhere'"])
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from paceline_lab import Summary
 from papers.charts import Panel
 from papers.driver import Given
-from papers.lab import CHAT, CHAT_TASK, Lab
+from papers.lab import CHAT, CHAT_TASK, Lab, without_head
 from papers.mirror.drafts import accepted, rounds_of, shown, two
 from papers.redrafter.heads import LENGTH, OWN, WIDTH, need_head, spec
 from papers.redrafter.tasks import mt_bench
@@ -64,7 +63,7 @@ Runs = Mapping[float, Summary]
 def methods(lab: Lab) -> dict[str, str]:
     """The methods, by name: mirror first, then vanilla speculative decoding."""
     given, both = lab.given, two(lab.given, lab.given.draft, lab.given.gamma)
-    found = {MIRROR: both.mirror, VANILLA: both.vanilla} | {rival_name(one): one for one in lab.able(given.rivals)}
+    found = {MIRROR: both.mirror, VANILLA: both.vanilla} | {without_head(one): one for one in lab.able(given.rivals)}
     try:
         need_head(lab)
     except ValueError as why:
@@ -73,11 +72,6 @@ def methods(lab: Lab) -> dict[str, str]:
         lab.notes.append(f"{OWN} is left out: {why}")
         return found
     return found | {OWN: spec(given, WIDTH, LENGTH, method=OWN)}
-
-
-def rival_name(spec: str) -> str:
-    """A rival without the folder of its head, under which `PAPER` has it."""
-    return re.sub(r",head=('[^']*'|[^,]*)", "", spec)
 
 
 def prompts(lab: Lab) -> dict[str, object]:

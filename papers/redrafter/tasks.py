@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline_lab import Prompt, Sources, Summary, as_lines, open_suite
 from papers.charts import Curve, Panel
 from papers.driver import Given, write
-from papers.lab import Lab, bundled
+from papers.lab import Lab, bundled, without_head
 from papers.redrafter.heads import METHOD, OWN, shown, spec, with_head
 from papers.report import Claim, Report, Table, Way
 from papers.speeds import best, by, by_task, compared, faster, overall, per_round, speed_up, with_interval, written
@@ -66,7 +66,7 @@ def methods(lab: Lab) -> dict[str, str]:
     given = lab.given
     own = {name: spec(given, given.width, given.length, method=name) for name in (METHOD, OWN)}
     head = "shipped" if given.head is None else given.head
-    rivals = {one: one for one in lab.able(given.rivals)}
+    rivals = {without_head(one): one for one in lab.able(given.rivals)}
     rivals |= {"unispec": "unispec", "auto": "auto", "auto with the head": f"auto:head='{head}'"}
     draft = given.draft_model or (DRAFT_MODEL if bundled(lab.given.model) else None)
     return own | ({"assistant": f"assistant:model='{draft}'"} if draft else {}) | rivals

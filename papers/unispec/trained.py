@@ -1,7 +1,7 @@
 """Tables 3 and 9: beside trained heads, language by language.
 
-A head that learned from one language drafts for that one. `tools.pocket_heads` trains such heads for `pocket` on
-English alone; others are named with their folders.
+A head that learned from one language drafts for that one. `tools.pocket_heads` trains such heads for `pocket`; others
+are named with their folders.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ AHEAD: Mapping[bool, str] = {
 def table3(given: Given) -> Report:
     """Tables 3 and 9: UniSpec beside trained heads, by language.
 
-    The paper's EAGLE-1, 2 and 3 learned from English chats. ``--rivals eagle:paper,head=FOLDER`` names such a head; for
-    `pocket`, `python -m tools.pocket_heads --languages en` trains heads on English alone, and the head that comes with
-    paceline learned from all three of its languages.
+    The paper's EAGLE-1, 2 and 3 learned from English chats. ``--rivals eagle:paper,head=FOLDER`` names such a head. For
+    `pocket`, the head that comes with paceline learned from all three of its languages, and
+    ``python -m tools.pocket_heads eagle --text ../shared/data/text --work FOLDER --language en`` makes one that learned
+    from English alone.
     """
     lab = SizesLab(given)
     rivals = lab.able(given.rivals)

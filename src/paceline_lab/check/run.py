@@ -44,8 +44,14 @@ WITH_DICTIONARY = ("dictionary", "hybrid", "dictionary+lookup")
 """Methods that are checked as well where a dictionary for the model's tokenizer is shipped."""
 WITH_HEAD = ("{}", "{}:noise=none")
 """How each method is checked as well where a trained head for it and the model is shipped."""
-SAMPLED_HEAD = {"redrafter": "redrafter:width=1"}
-"""Those of them that draw their draft under the rejection rule with other options than by default."""
+DRAWN_BY_HEAD = {
+    "redrafter": "redrafter:width=1",
+    "medusa": "medusa:top=1",
+    "hydra": "hydra:width=1",
+    "eagle": "eagle:beams=1",
+    "block": "block:width=1",
+}
+"""How each of them draws its draft under the rejection rule."""
 LAW = "(law against transformers)"
 ROWS = "(rows against the model)"
 BATCHES = (1, 8)
@@ -77,7 +83,7 @@ def trained(model: str) -> tuple[str, ...]:
     """The methods that draft with trained heads, as far as some for this model are shipped."""
     methods = shipped_methods(model)
     usual = [spec.format(method) for method in methods for spec in WITH_HEAD]
-    return (*usual, *(SAMPLED_HEAD[method] for method in methods if method in SAMPLED_HEAD))
+    return (*usual, *(DRAWN_BY_HEAD[method] for method in methods))
 
 
 def beside(draft: DraftModel | None, vocabulary: Vocabulary | None) -> tuple[str, ...]:
