@@ -30,7 +30,7 @@ from paceline.drafters.networks.medusa.head import MedusaHeads, MedusaShape
 from paceline.errors import DamagedFile, InputError
 from paceline.law import Sampling
 from paceline.law.outlook import NEGLIGIBLE
-from paceline.targets.table import TableTarget
+from paceline.targets.table import TableTarget, random_table
 from paceline.tree import DraftTree
 from paceline.verify import Rule
 
@@ -266,6 +266,17 @@ def test_heads_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> None
     refused(replace(SMALL, width=256, vocab_size=8192), "was trained for a model with other weights", "abc")
     with pytest.raises(InputError, match="no head for table comes with paceline"):
         make_drafter("medusa").fit(TableTarget(lambda history: [0.0] * 4, 4))
+
+
+def test_heads_in_use_are_checked_for_every_target(tmp_path: Path) -> None:
+    one, other = (TableTarget(random_table(SIZE, seed=seed), SIZE) for seed in (1, 2))
+    write_heads(tmp_path, MedusaHeads(replace(SMALL, width=SIZE, vocab_size=SIZE)), target=one.fingerprint())
+    first, second, third = (make_drafter(f"medusa:head={tmp_path}") for _ in range(3))
+    first.fit(one)
+    with pytest.raises(InputError, match="was trained for a model with other weights, not for table"):
+        second.fit(other)
+    third.fit(one)
+    assert third.network.heads is first.network.heads
 
 
 def test_heads_without_an_output_need_that_of_the_target(told: Any) -> None:
