@@ -290,6 +290,12 @@ SPOILED: dict[str, tuple[bool, Any]] = {
     "24 queries and 12 keys of .* are not of heads 10 wide": (True, lambda some: some.update({TURNS: torch.ones(5)})),
     "the rotations of .* are scaled": (True, lambda some: some.update({TURNS: some[TURNS] / 4})),
     "num_attention_heads is None, not a whole number": (True, lambda some: some.pop(TURNS)),
+    f"the tensor {TURNS} of .* is no row of numbers above 0": (True, lambda some: some[TURNS].zero_()),
+    f"the tensor {Q} of .* is a single number": (True, lambda some: some.update({Q: torch.tensor(1.0)})),
+    "the head in .* is damaged: vocab_size of Hydra's heads is at least 1, not 0": (
+        False,
+        lambda some: some.update({"token_ids": torch.arange(11)}),
+    ),
 }
 
 
@@ -300,6 +306,23 @@ def test_a_spoiled_file_is_one_sentence(tmp_path: Path, said: str) -> None:
     change(tensors)
     with pytest.raises((InputError, DamagedFile), match=said) as error:
         read_heads(store(tmp_path / "hydra_lm_head.pt", tensors, PREFIX_MLP if plus else MLP))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"num_attention_heads": 0}, "a value is of the wrong kind"),
+        ({"num_attention_heads": 4, "rms_norm_eps": None}, "a value is of the wrong kind"),
+        ({"num_attention_heads": 4, "rope_theta": [1]}, "a value is of the wrong kind"),
+        ({"num_attention_heads": 4, "hidden_state_offset": "one"}, "hidden_state_offset is 'one', not a whole number"),
+    ],
+)
+def test_a_wrong_configuration_is_one_sentence(tmp_path: Path, values: dict[str, Any], said: str) -> None:
+    tensors = public_tensors(True)
+    del tensors[TURNS]
+    with pytest.raises(DamagedFile, match=f"config.json of the head in .* is damaged: {said}") as error:
+        read_heads(store(tmp_path / "hydra_lm_head.pt", tensors, {**PREFIX_MLP, **values}))
     assert "\n" not in str(error.value)
 
 
