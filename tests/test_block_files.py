@@ -114,6 +114,12 @@ WRONG = {
     "xpress": (added("xpress_head.w1.weight", 3), "one of XPress"),
     "lilicorr": (added("lilicorr.layers.0.weight", 3), "one of LiLiCorr"),
     "vocabulary": (said(draft_vocab_size=5), "lm_head"),
+    "epsilon": (said(rms_norm_eps=None), "a value is of the wrong kind"),
+    "rope name": (said(rope_scaling="yarn"), "a value is of the wrong kind"),
+    "rope base": (said(rope_parameters=None, rope_theta=[1]), "a value is of the wrong kind"),
+    "rope factor": (said(rope_parameters={"rope_type": "linear"}), "it has no factor"),
+    "rank": (said(paceline={"version": 1, "rank": -1}), "rank is -1, and cannot be negative"),
+    "single": (added("fc.weight"), "the tensor fc.weight of .* is a single number"),
 }
 
 
@@ -164,6 +170,22 @@ def test_a_mask_embedding_of_another_token_or_width_is_refused(tmp_path: Path) -
             read_block(folder)
     torch.save(torch.ones(1, head.layers["hidden_size"]), folder / "mask_embedding.pt")
     assert read_block(folder)[0].mask_embedding is not None
+
+
+def test_a_wrong_rank_of_ties_is_refused(tmp_path: Path) -> None:
+    head = made("dspark", 1)
+    folder = head.save(tmp_path)
+    (folder / "config.json").write_text(json.dumps({**head.config, "markov_rank": None}))
+    with pytest.raises(DamagedFile, match="a value is of the wrong kind"):
+        read_block(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage"])
+def test_a_mask_embedding_of_rubbish_is_refused(tmp_path: Path, content: bytes) -> None:
+    folder = made("zlab", 1).save(tmp_path)
+    (folder / "mask_embedding.pt").write_bytes(content)
+    with pytest.raises(DamagedFile, match=r"mask_embedding\.pt is damaged: \w"):
+        read_block(folder)
 
 
 def test_other_targets_are_refused(tmp_path: Path) -> None:

@@ -552,6 +552,7 @@ SPOILED: dict[str, Any] = {
     "d2t and t2d of .* name different tokens": lambda tensors: tensors["t2d"].logical_not_(),
     "d2t of .* is 4 of type int64, and its configuration says 9": put("d2t", torch.zeros(4, dtype=torch.int64)),
     "lacks the tensor d2t, which says": lambda tensors: [tensors.pop(name) for name in ("d2t", "t2d")],
+    "the tensor fc.weight of .* is a single number": put("fc.weight", torch.tensor(1.0)),
     "has a mixture of experts": put("midlayer.mlp.experts.0.up_proj.weight", torch.ones(1)),
 }
 
@@ -600,7 +601,11 @@ def changed(folder: Path, **values: Any) -> None:
         ),
         ("eagle3", {"rope_scaling": "far", "rope_parameters": None}, "a value is of the wrong kind"),
         ("eagle3", {"rope_scaling": {"type": "yarn"}, "rope_parameters": None}, "it has no factor"),
-        ("speculators", {"speculators_model_type": "dflash"}, "is of kind 'dflash', and method 'eagle' reads"),
+        (
+            "speculators",
+            {"speculators_model_type": "dflash"},
+            "'dflash' in the layout of speculators, and method 'eagle' reads",
+        ),
         ("speculators", {"eagle_aux_hidden_state_layer_ids": [1, 2, 3, 4]}, "it names 4 layers, and fc reads"),
         ("speculators", {"norm_before_fc": True, "fc_norm": True}, "exclude each other"),
         ("speculators", {"transformer_layer_config": None}, "it has no transformer_layer_config"),
@@ -618,6 +623,7 @@ def test_a_configuration_that_cannot_be_read_is_one_sentence(
     with pytest.raises(InputError, match=said) as caught:
         read_head(tmp_path)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).count(str(tmp_path)) == 1
 
 
 class Code:

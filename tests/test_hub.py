@@ -37,6 +37,10 @@ class Served(BaseHTTPRequestHandler):
 
     folder = Path()
     status = 404
+    code = "EntryNotFound"
+    message = ""
+    refused = ""
+    """A part of the addresses that are answered as if nothing were there."""
     asked: list[str]
 
     def do_HEAD(self) -> None:
@@ -47,13 +51,16 @@ class Served(BaseHTTPRequestHandler):
 
     def _answer(self, *, whole: bool) -> None:
         self.asked.append(f"{self.command} {self.path}")
-        if self.path.startswith("/api/models/some/model/"):
+        refused = bool(self.refused) and self.refused in self.path
+        if self.path.startswith("/api/models/some/model/") and not refused:
             self._listed()
             return
         file = self.folder / self.path.rpartition("/")[2]
-        if not self.path.startswith("/some/model/resolve/") or not file.is_file():
+        if refused or not self.path.startswith("/some/model/resolve/") or not file.is_file():
             self.send_response(self.status)
-            self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("X-Error-Code", self.code)
+            if self.message:
+                self.send_header("X-Error-Message", self.message)
             self.send_header("X-Repo-Commit", COMMIT)
             self.send_header("Content-Length", "0")
             if self.status == 302:
@@ -86,11 +93,11 @@ class Served(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path, status: int = 404) -> Iterator[tuple[int, list[str]]]:
-    """The port of a hub, and what it is asked. What it does not have it answers with ``status``."""
+def serving(folder: Path, status: int = 404, **more: str) -> Iterator[tuple[int, list[str]]]:
+    """The port of a hub, and what it is asked. What it does not have, or refuses, it answers with ``status``."""
     asked = list[str]()
     server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), type("Here", (Served,), {"folder": folder, "status": status, "asked": asked})
+        ("127.0.0.1", 0), type("Here", (Served,), {"folder": folder, "status": status, "asked": asked, **more})
     )
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -217,6 +224,46 @@ def test_a_head_of_the_hub_is_fetched_once_and_is_there_when_the_hub_no_longer_i
     how: dict[str, Any] = {"max_new_tokens": 6, "temperature": 0.8, "seed": 1}
     found = lm.generate("Once", method="auto:head=some/model", **how)
     assert found.tokens == lm.generate("Once", method="plain", **how).tokens
+
+
+RESTRICTED = "Access to model some/model is restricted"
+
+
+@pytest.mark.parametrize(
+    ("status", "how", "said"),
+    [
+        (403, {"refused": "/resolve/", "code": "GatedRepo", "message": RESTRICTED}, RESTRICTED),
+        (401, {"refused": "/api/", "code": "GatedRepo", "message": RESTRICTED}, RESTRICTED),
+        (401, {"refused": "/api/", "code": "GatedRepo"}, "401 Client Error"),
+        (403, {"refused": "/api/", "code": ""}, "403 Forbidden: None"),
+        (500, {"refused": "/api/", "code": ""}, "Server error '500 Internal Server Error' for url '.*'"),
+    ],
+)
+def test_a_head_that_the_hub_does_not_give_is_not_said_to_be_missing(
+    tmp_path: Path, ask: Ask, status: int, how: dict[str, str], said: str
+) -> None:
+    write_head(tmp_path / "head", RecurrentHead(HeadShape(width=256, vocab_size=8192, exit=8)))
+    with serving(tmp_path / "head", status, **how) as (port, _):
+        ask(port)
+        with pytest.raises(InputError, match=f"^'some/model' cannot be downloaded: {said}; mend this") as error:
+            method_for("some/model")
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_that_a_hub_hides_from_strangers_is_as_if_it_did_not_exist(tmp_path: Path, ask: Ask) -> None:
+    with serving(tmp_path, 401, code="RepoNotFound") as (port, _):
+        ask(port)
+        with pytest.raises(InputError, match="no folder has this name, and no model of the hub"):
+            method_for("some/other")
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, ask: Ask) -> None:
+    write_head(tmp_path / "head", RecurrentHead(HeadShape(width=256, vocab_size=8192, exit=8)))
+    (tmp_path / "cache").write_text("a file where the folder is to be")
+    with serving(tmp_path / "head") as (port, _):
+        ask(port)
+        with pytest.raises(InputError, match=r"'some/model' cannot be downloaded: (Not a directory|File exists); mend"):
+            method_for("some/model")
 
 
 TWICE = """

@@ -22,10 +22,11 @@ from paceline.api.chat import Conversation
 from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, Seen, make_drafter
+from paceline.drafters.compose import Union
 from paceline.drafters.networks.hydra import Hydra, fitting
 from paceline.drafters.networks.hydra.checkpoint import read_heads, write_heads
 from paceline.drafters.networks.hydra.drafter import PrefixState
-from paceline.drafters.networks.hydra.fitting import widened
+from paceline.drafters.networks.hydra.fitting import state_of, widened
 from paceline.drafters.networks.hydra.head import HydraHeads, HydraShape
 from paceline.drafters.networks.hydra.prefix import PrefixShape
 from paceline.drafters.networks.redrafter import search
@@ -290,6 +291,12 @@ SPOILED: dict[str, tuple[bool, Any]] = {
     "24 queries and 12 keys of .* are not of heads 10 wide": (True, lambda some: some.update({TURNS: torch.ones(5)})),
     "the rotations of .* are scaled": (True, lambda some: some.update({TURNS: some[TURNS] / 4})),
     "num_attention_heads is None, not a whole number": (True, lambda some: some.pop(TURNS)),
+    f"the tensor {TURNS} of .* is no row of numbers above 0": (True, lambda some: some[TURNS].zero_()),
+    f"the tensor {Q} of .* is a single number": (True, lambda some: some.update({Q: torch.tensor(1.0)})),
+    "the head in .* is damaged: vocab_size of Hydra's heads is at least 1, not 0": (
+        False,
+        lambda some: some.update({"token_ids": torch.arange(11)}),
+    ),
 }
 
 
@@ -300,6 +307,23 @@ def test_a_spoiled_file_is_one_sentence(tmp_path: Path, said: str) -> None:
     change(tensors)
     with pytest.raises((InputError, DamagedFile), match=said) as error:
         read_heads(store(tmp_path / "hydra_lm_head.pt", tensors, PREFIX_MLP if plus else MLP))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"num_attention_heads": 0}, "a value is of the wrong kind"),
+        ({"num_attention_heads": 4, "rms_norm_eps": None}, "a value is of the wrong kind"),
+        ({"num_attention_heads": 4, "rope_theta": [1]}, "a value is of the wrong kind"),
+        ({"num_attention_heads": 4, "hidden_state_offset": "one"}, "hidden_state_offset is 'one', not a whole number"),
+    ],
+)
+def test_a_wrong_configuration_is_one_sentence(tmp_path: Path, values: dict[str, Any], said: str) -> None:
+    tensors = public_tensors(True)
+    del tensors[TURNS]
+    with pytest.raises(DamagedFile, match=f"config.json of the head in .* is damaged: {said}") as error:
+        read_heads(store(tmp_path / "hydra_lm_head.pt", tensors, {**PREFIX_MLP, **values}))
     assert "\n" not in str(error.value)
 
 
@@ -408,6 +432,30 @@ def test_no_more_levels_than_heads(given: Any) -> None:
     assert max(each.depth for each in session.rounds) == 2
 
 
+def test_sizes_are_those_of_the_heads_also_in_a_composition(given: Any) -> None:
+    short, long = (random_heads(HydraShape(width=SIZE, vocab_size=SIZE, heads=heads)) for heads in (2, 9))
+    drafter = given(short, width=3, length=5)
+    united = Union((drafter, make_drafter("lookup")))
+    nodes = united.nodes
+    for heads, length in ((short, 2), (long, 5), (short, 2)):
+        given(heads)
+        united.fit(TableTarget(random_table(SIZE), SIZE))
+        assert (drafter.length, drafter.nodes, drafter.costly_levels) == (length, 3 * length, length)
+        assert (united.nodes, united.costly_levels) == (nodes + 3 * (length - 2), length)
+
+
+def test_a_state_is_counted_in_the_layers_of_the_small_model() -> None:
+    class Big(TableTarget):
+        layers = 24
+
+    big = Big(random_table(SIZE), SIZE)
+    big.name = "pocket+ballast:500M"
+    offsets = {0: 24, 1: 21, 8: 0}
+    assert {offset: state_of(replace(SMALL, offset=offset), "it", big) for offset in offsets} == offsets
+    with pytest.raises(InputError, match=r"reads a state 9 layers before the last, and .* has 8 layers"):
+        state_of(replace(SMALL, offset=9), "it", big)
+
+
 # --- the prefix layer's rows ---------------------------------------------------------------------------------
 
 
@@ -493,6 +541,46 @@ def test_a_beginning_that_only_the_target_has_cached_is_zeros(given: Any) -> Non
     assert state.ready
     assert not torch.cat(state.rows.layers[0].span(0, 3)).any()
     assert torch.isfinite(drafter.hidden([state])).all()
+
+
+def test_other_heads_and_other_targets_begin_anew(given: Any) -> None:
+    one, other = (TableTarget(random_table(SIZE, seed=seed), SIZE) for seed in (1, 2))
+    heads = {
+        "plus": random_heads(replace(PLUS, vocab_size=SIZE)),
+        "more": random_heads(replace(PLUS, vocab_size=SIZE), 1),
+        "plain": random_heads(replace(SMALL, vocab_size=SIZE)),
+    }
+    drafter = given(heads["plus"], one)
+
+    def reused(name: str, target: Any) -> int | None:
+        given(heads[name])
+        drafter.fit(target)
+        state = drafter.open(context_of([1, 2, 3, 4, 5]))
+        found = None if state.rows is None else state.rows.committed
+        drafter.close(state)
+        if found is not None:
+            drafter.close(opened(drafter, [1, 2, 3, 4, 5], target)[0])
+        return found
+
+    steps = [("plus", one), ("plus", one), ("plus", other), ("plus", other), ("more", other), ("plain", other)]
+    assert [reused(*step) for step in steps] == [0, 4, 0, 4, 0, None]
+    state = drafter.open(context_of([1, 2]))
+    state.hidden = Made(0).tensor(SIZE).double()
+    assert torch.equal(drafter.hidden([state])[0], state.hidden)
+    assert reused("plus", other) == 0
+
+
+def test_rows_of_a_model_before_it_was_changed_are_not_reused(lm: LanguageModel, made: dict[str, Path]) -> None:
+    drafter, tokens = make_drafter(f"hydra:head={made['plus']}"), list(range(1, 9))
+    drafter.fit(lm.target, lm.vocabulary)
+    assert isinstance(drafter, Hydra)
+    drafter.close(opened(drafter, tokens, lm.target)[0])
+    drafter.close(again := drafter.open(context_of(tokens)))
+    lm.target.forget()
+    changed = drafter.open(context_of(tokens))
+    assert again.rows is not None
+    assert changed.rows is not None
+    assert changed.rows.committed == 0
 
 
 def test_a_second_turn_reads_only_what_is_new(lm: LanguageModel, made: dict[str, Path]) -> None:

@@ -30,7 +30,7 @@ from paceline.drafters.networks.medusa.head import MedusaHeads, MedusaShape
 from paceline.errors import DamagedFile, InputError
 from paceline.law import Sampling
 from paceline.law.outlook import NEGLIGIBLE
-from paceline.targets.table import TableTarget
+from paceline.targets.table import TableTarget, random_table
 from paceline.tree import DraftTree
 from paceline.verify import Rule
 
@@ -212,6 +212,12 @@ SPOILED = {
     "holds a tensor 'more' that": lambda tensors: tensors.update({"more": torch.ones(1)}),
     "are not those of Medusa's heads": lambda tensors: tensors.update({"999999999.0.linear.bias": torch.ones(8)}),
     "are not those of Medusa's heads; train": lambda tensors: tensors.clear(),
+    "the tensor 0.1.0.weight of .* is a single number": lambda tensors: tensors.update(
+        {"0.1.0.weight": torch.tensor(1.0)}
+    ),
+    "the head in .* is damaged: vocab_size of Medusa's heads is at least 1, not 0; train": lambda tensors: [
+        tensors.update({f"{head}.1.weight": torch.ones(0, 8)}) for head in range(3)
+    ],
 }
 
 
@@ -231,6 +237,44 @@ def test_code_in_a_pickle_does_not_run(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="holds more than tensors, and could run code when it is opened"):
         read_heads(folder)
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["medusa_lm_head.pt", "pytorch_model.bin"])
+@pytest.mark.parametrize("content", [b"", b"\x80\x02", b"garbage"])
+def test_rubbish_is_not_said_to_hold_code(tmp_path: Path, name: str, content: bytes) -> None:
+    store(tmp_path / name, made_up(), UPLOADED)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DamagedFile, match=rf"{name} is damaged: \w.*; train it again") as error:
+        read_heads(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({}, "it has no weight_map"),
+        ([], "a value is of the wrong kind"),
+        ({"weight_map": []}, "a value is of the wrong kind"),
+        ({"weight_map": {"medusa_head.0.0.linear.weight": 3}}, "a value is of the wrong kind"),
+    ],
+)
+def test_an_index_without_its_files_is_one_sentence(tmp_path: Path, content: Any, said: str) -> None:
+    folder = store(tmp_path / "model.safetensors", made_up(), UPLOADED)
+    (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+    with pytest.raises(DamagedFile, match=rf"model\.safetensors\.index\.json of .* is damaged: {said}"):
+        read_heads(folder)
+
+
+def test_what_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
+    folder = store(tmp_path / "model.safetensors", made_up(), UPLOADED)
+    index = folder / "model.safetensors.index.json"
+    index.mkdir()
+    with pytest.raises(InputError, match=r"cannot be read: model\.safetensors\.index\.json: Is a directory"):
+        read_heads(folder)
+    index.rmdir()
+    index.write_text(json.dumps({"weight_map": {"medusa_head.0.0.linear.weight": "gone.safetensors"}}))
+    with pytest.raises(InputError, match=r"cannot be read: gone\.safetensors: No such file"):
+        read_heads(folder)
 
 
 def test_other_folders_are_one_sentence(tmp_path: Path) -> None:
@@ -266,6 +310,17 @@ def test_heads_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> None
     refused(replace(SMALL, width=256, vocab_size=8192), "was trained for a model with other weights", "abc")
     with pytest.raises(InputError, match="no head for table comes with paceline"):
         make_drafter("medusa").fit(TableTarget(lambda history: [0.0] * 4, 4))
+
+
+def test_heads_in_use_are_checked_for_every_target(tmp_path: Path) -> None:
+    one, other = (TableTarget(random_table(SIZE, seed=seed), SIZE) for seed in (1, 2))
+    write_heads(tmp_path, MedusaHeads(replace(SMALL, width=SIZE, vocab_size=SIZE)), target=one.fingerprint())
+    first, second, third = (make_drafter(f"medusa:head={tmp_path}") for _ in range(3))
+    first.fit(one)
+    with pytest.raises(InputError, match="was trained for a model with other weights, not for table"):
+        second.fit(other)
+    third.fit(one)
+    assert third.network.heads is first.network.heads
 
 
 def test_heads_without_an_output_need_that_of_the_target(told: Any) -> None:

@@ -144,6 +144,13 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
+def first_line(error: BaseException) -> str:
+    """A library's exception in a few words: an operating system's reason, the first line of the message, or at least
+    the class."""
+    why = getattr(error, "strerror", None) or str(error)
+    return next(iter(why.strip().splitlines()), type(error).__name__)
+
+
 def shown(value: object) -> str:
     """A wrong value in a message: its repr, cut at `SHOWN` characters."""
     said = repr(value)

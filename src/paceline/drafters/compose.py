@@ -35,10 +35,7 @@ class Composed(Drafter):
 
     def __init__(self, parts: Sequence[Drafter]) -> None:
         self.parts = tuple(parts)
-        self.nodes = self._nodes([part.nodes for part in self.parts])
-        self.enriches = any(part.enriches or self._waits(part) for part in self.parts)
-        costly = [part.costly_levels for part in self.parts if part.enriches or self._waits(part) or not self.enriches]
-        self.costly_levels = max(costly) if self.enriches else min(costly)
+        self._take_sizes()
         self.copies = any(part.copies for part in self.parts)
         if all(part.planner == "fixed" for part in self.parts):
             self.planner = "fixed"
@@ -46,6 +43,13 @@ class Composed(Drafter):
         self.nested = all(part.nested for part in self.parts)
         self.leaves = sum(part.leaves for part in self.parts)
         self.counters = tuple(dict.fromkeys(counter for part in self.parts for counter in part.counters))
+
+    def _take_sizes(self) -> None:
+        """Those of the parts, some of which know theirs when they are fitted."""
+        self.nodes = self._nodes([part.nodes for part in self.parts])
+        self.enriches = any(part.enriches or self._waits(part) for part in self.parts)
+        costly = [part.costly_levels for part in self.parts if part.enriches or self._waits(part) or not self.enriches]
+        self.costly_levels = max(costly) if self.enriches else min(costly)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         """The default size of a draft: of parts that take turns, the largest."""
@@ -66,6 +70,7 @@ class Composed(Drafter):
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         for part in self.parts:
             part.fit(target, vocabulary)
+        self._take_sizes()
 
     def reset(self) -> None:
         for part in self.parts:

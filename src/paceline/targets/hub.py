@@ -6,10 +6,11 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from paceline.errors import InputError
+from paceline.errors import InputError, first_line
 
 HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 OTHERS = ("datasets", "spaces", "collections", "papers", "docs", "blog")
@@ -91,10 +92,36 @@ def downloaded(name: str, files: Sequence[str]) -> Path | None:
     """The folder in the library's cache with these files of a model, downloaded now if the hub answers; None where
     neither the hub nor the cache has such a model."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    model, offline = repository(name), not answers()
     try:
-        offline = not answers()
-        return Path(snapshot_download(repository(name), allow_patterns=[*files], local_files_only=offline))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
+        return Path(snapshot_download(model, allow_patterns=[*files], local_files_only=offline))
+    except MemoryError:
+        raise
+    except Exception as error:  # of the library, of its HTTP client, or of the file system of the cache
+        if (why := _failure(error)) is None:
+            return None
+        raise InputError(f"{name!r} cannot be downloaded: {why}; mend this, or give a folder with its files") from None
+
+
+def _failure(error: BaseException) -> str | None:
+    """What went wrong in a download, in the hub's own words; None where there is no such model, or none that can be
+    found without the hub."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    if type(error) is LocalEntryNotFoundError:  # one of its subclasses says that some of the files are there
+        answer = error.__cause__
+        if not isinstance(answer, HfHubHTTPError) or answer.response.status_code == HTTPStatus.NOT_FOUND:
+            return None
+        error = answer
+    gated = isinstance(error, GatedRepoError)  # which is a repository that was not found, too
+    if isinstance(error, (RepositoryNotFoundError, HFValidationError)) and not gated:
         return None
+    said = getattr(error, "server_message", None) or first_line(error)
+    return str(said).splitlines()[0].removesuffix(".")

@@ -82,13 +82,18 @@ class BeamDrafter(Drafter):
         for option, value in (("width", width), ("length", length)):
             if value < 1:
                 raise InputError(f"option {option!r} of method {self.name!r} is at least 1, not {value}")
-        self.width, self.length = width, length
-        self.nodes, self.costly_levels = width * length, length
+        self.width, self._wished = width, length
+        self._reach(length)
         self._asked = noise
         self._noise = wants_noise(self.name, noise or SHARED)
         self._head: PathHead | None = None
         self._target: Target | None = None
         self._layer = 0
+
+    def _reach(self, length: int) -> None:
+        """Draft no longer paths."""
+        self.length = self.costly_levels = min(self._wished, length)
+        self.nodes = self.width * self.length
 
     def use(self, found: FittedHead[Any], target: Target, layer: int) -> None:
         """Draft with this head, which reads the target's states of a layer."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,9 +23,9 @@ from torch import nn
 
 from paceline.drafters.networks.heads import CONFIG, MEND, MOST_CONFIG
 from paceline.drafters.noise import NOISES
-from paceline.errors import DamagedFile, InputError
+from paceline.errors import DamagedFile, InputError, first_line
 from paceline.files import write_whole
-from paceline.files.reading import damaged, parse, read_file
+from paceline.files.reading import damaged, open_file, parse, read_file
 from paceline.files.shape import shaped
 
 WEIGHTS = "model.safetensors"
@@ -33,6 +34,8 @@ MOST = 1 << 33
 SCALE = ".scale"
 INT8_MOST = 127
 PICKLES = (".pt", ".bin", ".pth")
+BEGINNINGS = (b"PK", b"\x80")
+"""Of files that torch has written, by now and formerly."""
 MODELS = (WEIGHTS, "pytorch_model.bin")
 """Files of a whole model's weights."""
 MOST_INDEX = 64 << 20
@@ -81,7 +84,38 @@ def whole(config: Mapping[str, Any], key: str) -> int:
     return value
 
 
+@contextmanager
+def parsing(what: str) -> Iterator[None]:
+    """Values of a file that cannot be used, are missing or of another type are damage; refusals stay as they are."""
+    try:
+        yield
+    except InputError:
+        raise
+    except KeyError as error:
+        why = f"it has no {error.args[0]}"
+    except (TypeError, AttributeError, IndexError, ArithmeticError) as error:
+        why = f"a value is of the wrong kind: {error}"
+    except ValueError as error:
+        why = str(error)
+    else:
+        return
+    raise DamagedFile(f"{what} is damaged: {why}; {MEND}")
+
+
 # files
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Whatever fails while a file of a head is read is one sentence."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except OSError as error:
+        raise InputError(f"the head in {file.parent} cannot be read: {file.name}: {first_line(error)}") from None
+    except Exception as error:
+        raise DamagedFile(f"{file} is damaged: {first_line(error)}; {MEND}") from None
 
 
 def read_tensors(folder: Path, names: Sequence[str], method: str) -> dict[str, torch.Tensor]:
@@ -95,15 +129,9 @@ def read_tensors(folder: Path, names: Sequence[str], method: str) -> dict[str, t
             if len(names) == 1
             else f"the head in {folder} has no {wanted}; copy its weights there"
         )
-    try:
+    with reading(file):
         data = read_file(file, MOST)
-        return _tensors_of(io.BytesIO(data), file) if file.suffix in PICKLES else load(data)
-    except (InputError, MemoryError):
-        raise
-    except OSError as error:
-        raise InputError(f"the head in {folder} cannot be read: {file.name}: {error.strerror}") from None
-    except Exception as error:
-        raise DamagedFile(f"{file} is damaged: {str(error).splitlines()[0]}; {MEND}") from None
+        return _arrays(_tensors_of(io.BytesIO(data), file) if file.suffix in PICKLES else load(data), folder)
 
 
 def _tensors_of(source: Any, file: Path, *, mmap: bool = False) -> dict[str, torch.Tensor]:
@@ -119,6 +147,9 @@ def unpickled(source: Any, file: Path, *, mmap: bool = False) -> Any:
     try:
         return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError:
+        with open_file(file) as opened:
+            if not opened.read(2).startswith(BEGINNINGS):
+                raise DamagedFile(f"{file} is damaged: no pickle of tensors begins so; {MEND}") from None
         raise InputError(
             f"{file} holds more than tensors, and could run code when it is opened; save its tensors as "
             f"{file.stem}.safetensors with the program that made it"
@@ -133,15 +164,18 @@ def read_within(folder: Path, prefix: str, instead: Sequence[str]) -> dict[str, 
         raise InputError(f"the head in {folder} has no {' or '.join(instead)}; copy its weights there")
     found = dict[str, torch.Tensor]()
     for file in files:
-        try:
+        with reading(file):
             found |= _read_part(file, prefix)
-        except (InputError, MemoryError):
-            raise
-        except Exception as error:
-            raise DamagedFile(f"{file} is damaged: {str(error).splitlines()[0]}; {MEND}") from None
     if not found:
         raise InputError(f"the weights in {folder} hold no {prefix}*; give the folder of a model that has such heads")
-    return found
+    return _arrays(found, folder)
+
+
+def _arrays(tensors: dict[str, torch.Tensor], folder: Path) -> dict[str, torch.Tensor]:
+    """The same, if each of them has a size that a head could be built of."""
+    if (single := next((name for name, weight in tensors.items() if weight.ndim == 0), None)) is not None:
+        raise InputError(f"the tensor {single} of the head in {folder} is a single number; {MEND}")
+    return tensors
 
 
 def _model_files(folder: Path, prefix: str) -> list[Path]:
@@ -149,7 +183,7 @@ def _model_files(folder: Path, prefix: str) -> list[Path]:
     for name in MODELS:
         index = folder / f"{name}.index.json"
         if index.exists():
-            with damaged(f"{index.name} of the model in {folder}", MEND):
+            with reading(index), parsing(f"{index.name} of the model in {folder}"):
                 places = parse(read_file(index, MOST_INDEX))["weight_map"]
                 named = {file for tensor, file in places.items() if tensor.startswith(prefix)}
                 if any(Path(file).name != file for file in named):

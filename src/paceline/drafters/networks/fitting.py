@@ -51,7 +51,7 @@ class FittedHead(Generic[Head]):
 
 _read: Shared[nn.Module] = Shared()
 """Heads that drafters use: the same object is fitted again, so that rows by it are still its own."""
-_noises: WeakKeyDictionary[nn.Module, str | None] = WeakKeyDictionary()
+_facts: WeakKeyDictionary[nn.Module, HeadFacts] = WeakKeyDictionary()
 
 
 def state_width(target: Target) -> int:
@@ -74,17 +74,18 @@ def fitted_head(
 
     def made() -> nn.Module:
         head, facts = read(folder)
-        check_fit(facts, target, width, folder)
+        check_fit(facts, target, width, folder)  # before it is made as wide
         ratio = width // facts.width
         head = widened(head.float(), ratio) if ratio > 1 else head
         head = head.to(device=target.device, dtype=kind).requires_grad_(False)
         if packing_pays(head):
             pack(head)
-        _noises[head] = facts.noise
+        _facts[head] = facts
         return head
 
     head: Head = _read.get(key, made)  # type: ignore[assignment]
-    return FittedHead(head, _noises[head])
+    check_fit(_facts[head], target, width, folder)  # it may have been made for another target of this width
+    return FittedHead(head, _facts[head].noise)
 
 
 def check_fit(facts: HeadFacts, target: Target, width: int, folder: Path) -> None:

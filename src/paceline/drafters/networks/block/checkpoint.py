@@ -27,14 +27,16 @@ from paceline.drafters.networks.checkpoint import (
     floats,
     of_type,
     own_part,
+    parsing,
     read_tensors,
+    reading,
     rounded,
     unpickled,
     write_folder,
 )
 from paceline.drafters.networks.fitting import HeadFacts
 from paceline.drafters.networks.heads import BLOCK, CONFIG, MEND, read_config
-from paceline.errors import DamagedFile, InputError
+from paceline.errors import InputError
 from paceline.files.reading import read_file
 
 FILES = (WEIGHTS, "pytorch_model.bin")
@@ -73,7 +75,8 @@ def read_block(folder: Path) -> tuple[BlockHead, HeadFacts]:
         )
     if (mask := _mask(folder, shape)) is not None:
         found[MASK] = mask
-    shape = replace(shape, rank=own.rank, own_mask=MASK in found)
+    with parsing(f"{CONFIG} of the head in {folder}"):
+        shape = replace(shape, rank=own.rank, own_mask=MASK in found)
     _name_tokens(found, shape, folder)
     with torch.device("meta"):
         head = BlockHead(shape)
@@ -124,14 +127,10 @@ def _renamed(tensors: Tensors) -> dict[str, torch.Tensor]:
 def _mask(folder: Path, shape: BlockShape) -> torch.Tensor | None:
     """The mask token's own embedding, from a file beside the weights: a vector, alone or with the token."""
     file = folder / MASK_FILE
-    try:
-        content = unpickled(io.BytesIO(read_file(file, MOST_MASK)), file)
-    except FileNotFoundError:
+    if not file.exists():
         return None
-    except (InputError, MemoryError):
-        raise
-    except Exception as error:
-        raise DamagedFile(f"{file} is damaged: {str(error).splitlines()[0]}; {MEND}") from None
+    with reading(file):
+        content = unpickled(io.BytesIO(read_file(file, MOST_MASK)), file)
     if isinstance(content, dict):
         if content.get("mask_token_id", shape.mask_token) != shape.mask_token:
             raise InputError(f"{file} is of the token {content['mask_token_id']}, and the head's mask token is another")

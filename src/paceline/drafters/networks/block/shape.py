@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from paceline.drafters.networks.checkpoint import whole
-from paceline.drafters.networks.heads import CONFIG, MEND
+from paceline.drafters.networks.checkpoint import parsing, whole
+from paceline.drafters.networks.heads import CONFIG
 from paceline.drafters.networks.layers import LayerShape, Rotary, layer_shape
 from paceline.errors import InputError
-from paceline.files.reading import damaged
 
 Markov = Literal["vanilla", "gated", "rnn"]
 SPECULATORS = "speculators_model_type"
@@ -144,7 +143,7 @@ def read_shape(config: Mapping[str, Any], names: frozenset[str], folder: Path) -
                 f"the head in {folder} is one of {kind}, whose corrections paceline does not compute; choose a head of "
                 f"DFlash, DFlash2, DSpark or JetSpec"
             )
-    with damaged(f"{CONFIG} of the head in {folder}", MEND):
+    with parsing(f"{CONFIG} of the head in {folder}"):
         return _Reading(config, names).shape()
 
 

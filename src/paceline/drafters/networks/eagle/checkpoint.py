@@ -1,14 +1,13 @@
 """Heads of EAGLE in files, in the layouts of SafeAILab (EAGLE-1, 2 and 3) and of speculators (eagle3, peagle, mtp).
 
 Weights decide what configurations leave out: biases, norms of heads, an own embedding or output. `names` has the other
-names of tensors. A head that is wider than a reduced vocabulary needs has its tokens as ``d2t``: the differences
-between the target's ids and the numbers of the output's rows.
+names of tensors. A head that knows a part of the vocabulary has its tokens as ``d2t``: the differences between the
+target's ids and the numbers of the output's rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from paceline.drafters.networks.checkpoint import (
     floats,
     of_type,
     own_part,
+    parsing,
     read_tensors,
     rounded,
     whole,
@@ -72,14 +72,16 @@ def read_head(folder: Path) -> tuple[EagleHead, EagleConfig]:
     """A head and its configuration, in float32, or in the type in which it is stored."""
     content, where = read_config(folder), f"the head in {folder}"
     own = own_part(EaglePart, content, folder) or EaglePart()
-    with damaged(f"{CONFIG} of {where}", MEND):
+    what = f"{CONFIG} of {where}"
+    with parsing(what):
         form, inner = _form_of(content, where)
     raw = floats(read_tensors(folder, FILES, EAGLE))
     form = EAGLE3 if form == EAGLE1 and any(name.startswith(MIDLAYER) for name in raw) else form
     tensors = plain_names(raw, form)
     check_readable(tensors, where)
-    with _parsing(where):
-        shape = _shape(form, content, inner, tensors, own.rank)
+    with parsing(what):
+        with damaged(what, MEND):  # what a shape refuses names no file
+            shape = _shape(form, content, inner, tensors, own.rank)
         rotary = Rotary.of(inner, shape.layer.head_size)
         config = EagleConfig(
             layer_ids=_layer_ids(content, shape),
@@ -97,18 +99,6 @@ def read_head(folder: Path) -> tuple[EagleHead, EagleConfig]:
     return head, config
 
 
-@contextmanager
-def _parsing(where: str) -> Iterator[None]:
-    """Values of a configuration that are of another type are damage, too."""
-    with damaged(f"{CONFIG} of {where}", MEND):
-        try:
-            yield
-        except KeyError as error:
-            raise ValueError(f"it has no {error.args[0]}") from None
-        except (TypeError, AttributeError, OverflowError, ZeroDivisionError) as error:
-            raise ValueError(f"a value is of the wrong kind: {error}") from None
-
-
 def _form_of(content: Mapping[str, Any], where: str) -> tuple[Form, Mapping[str, Any]]:
     """The form of a head by its configuration, and the configuration of its layers. Weights tell the first EAGLE from
     the third where the configuration does not."""
@@ -118,7 +108,10 @@ def _form_of(content: Mapping[str, Any], where: str) -> tuple[Form, Mapping[str,
     inner = content.get("transformer_layer_config")
     form = next((each for each in STATED if each == stated), None)
     if form is None:
-        raise InputError(f"{where} is of kind {stated!r}, and method 'eagle' reads {', '.join(STATED)}")
+        raise InputError(
+            f"{where} is of kind {stated!r} in the layout of speculators, and method 'eagle' reads there "
+            f"{', '.join(STATED)}; take a head of one of these"
+        )
     if not isinstance(inner, dict):
         raise ValueError("it has no transformer_layer_config")
     if form == MTP and (count := content.get("num_nextn_predict_layers", 1)) != 1:

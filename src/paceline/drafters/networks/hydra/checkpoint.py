@@ -24,6 +24,7 @@ from paceline.drafters.networks.checkpoint import (
     floats,
     of_type,
     own_part,
+    parsing,
     read_tensors,
     rounded,
     whole,
@@ -98,7 +99,10 @@ def shape_of(tensors: Tensors, config: Mapping[str, Any], vocab_size: int, folde
         raise InputError(f"the weights in {folder} are not those of Hydra's heads of kind {_kind(prefixed)!r}; {MEND}")
     ids, width = tensors.get("token_ids"), len(inner)
     grounded = f"{first}res_connection.weight" in tensors
-    with damaged(f"{CONFIG} of the head in {folder}", MEND):
+    with parsing(f"{CONFIG} of the head in {folder}"):
+        prefix = _prefix_shape(tensors, config, folder) if prefixed else None
+        offset = whole(config, "hidden_state_offset") if "hidden_state_offset" in config else 0
+    with damaged(f"the head in {folder}", MEND):
         return HydraShape(
             width=width,
             vocab_size=len(known) if ids is None else vocab_size,
@@ -106,8 +110,8 @@ def shape_of(tensors: Tensors, config: Mapping[str, Any], vocab_size: int, folde
             blocks=blocks,
             tied=_is_tied(tensors, heads, range(step - 1, step * blocks, step)[1 if grounded else 0 :]),
             grounded=grounded,
-            prefix=_prefix_shape(tensors, config, folder) if prefixed else None,
-            offset=whole(config, "hidden_state_offset") if "hidden_state_offset" in config else 0,
+            prefix=prefix,
+            offset=offset,
             rank=0 if thin is None else len(thin),
             kept=0 if ids is None else len(known),
         )
@@ -141,10 +145,14 @@ def _prefix_shape(tensors: Tensors, config: Mapping[str, Any], folder: Path) -> 
     frequencies = tensors.get(FREQUENCIES)
     if frequencies is None:
         width = queries // whole(config, "num_attention_heads")
-    elif frequencies.ndim == 1 and len(frequencies):
+    elif (
+        frequencies.ndim == 1
+        and frequencies.is_floating_point()
+        and 0 < len(frequencies) == int((frequencies > 0).sum())
+    ):
         width = 2 * len(frequencies)
     else:
-        raise DamagedFile(f"{where} has frequencies of shape {tuple(frequencies.shape)}; {MEND}")
+        raise DamagedFile(f"the tensor {FREQUENCIES} of {where} is no row of numbers above 0; {MEND}")
     if not width or queries % width or keys % width:
         raise InputError(f"{queries} queries and {keys} keys of {where} are not of heads {width} wide; {MEND}")
     return PrefixShape(

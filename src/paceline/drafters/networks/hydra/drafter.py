@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -22,7 +23,6 @@ from paceline.context import Context
 from paceline.drafters.base import Seen
 from paceline.drafters.networks.beams import BeamDrafter, HeadState
 from paceline.drafters.networks.heads import HYDRA, SHIPPED
-from paceline.errors import InputError
 from paceline.targets.base import SPARE_ROWS, Target
 from paceline.targets.lending import KeptRows
 from paceline.targets.scores import Scores
@@ -64,30 +64,31 @@ class Hydra(BeamDrafter):
         self, *, head: str | Path = SHIPPED, width: int = 4, length: int = 4, noise: str | None = None
     ) -> None:
         super().__init__(width, length, noise)
-        self._named, self._asked_length = head, length
+        self._named = head
         self._reader: PrefixReader | None = None
         self._rows: KeptRows | None = None
         """Their lock is held while rows move: a new text copies rows of the others."""
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
-        from paceline.drafters.networks.hydra.fitting import heads_for
-        from paceline.drafters.networks.hydra.rows import PrefixReader, PrefixRows
+        from paceline.drafters.networks.hydra.fitting import heads_for, state_of
+        from paceline.drafters.networks.hydra.rows import PrefixReader, open_rows
 
         found = heads_for(self._named, target)
-        again, layer = found.head is self._head, target.layers - found.head.shape.offset
-        if layer < 0:
-            raise InputError(
-                f"the head in {self._named} reads a state {found.head.shape.offset} layers before the last, and "
-                f"{target.name} has {target.layers} layers; train one for this model"
-            )
-        self.use(found, target, layer)
-        self.length = min(self._asked_length, found.head.shape.heads)
-        if (prefix := found.head.prefix_embeding_layer) is not None and not again:
-            self._reader = PrefixReader(prefix)
-            self._rows = KeptRows(PrefixRows, lambda: 0, copies_lent=True)
+        state = state_of(found.head.shape, self._named, target)
+        if found.head is not self._head or target is not self._target:
+            self._forget()
+            if (prefix := found.head.prefix_embeding_layer) is not None:
+                self._reader = PrefixReader(prefix)
+                self._rows = KeptRows(partial(open_rows, target), target.look, copies_lent=True)
+        self.use(found, target, state)
+        self._reach(found.head.shape.heads)
 
     def dispose(self) -> None:
         super().dispose()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Part with the prefix layer, and with rows that are of its states of a target."""
         if self._rows is not None:
             self._rows.clear()
         self._reader = self._rows = None

@@ -7,17 +7,30 @@ from pathlib import Path
 
 import torch
 
-from paceline.drafters.networks.fitting import FittedHead, fitted_head
+from paceline.drafters.networks.fitting import FittedHead, fitted_head, layers_without_ballast
 from paceline.drafters.networks.heads import HYDRA
 from paceline.drafters.networks.hydra.checkpoint import read_heads
-from paceline.drafters.networks.hydra.head import HydraHeads
+from paceline.drafters.networks.hydra.head import HydraHeads, HydraShape
 from paceline.drafters.networks.residual import transplant
+from paceline.errors import InputError
 from paceline.targets.base import Target
 
 
 def heads_for(named: str | Path, target: Target) -> FittedHead[HydraHeads]:
     """The heads for a target, read once in a process."""
     return fitted_head(named, target, HYDRA, read_heads, widened)
+
+
+def state_of(shape: HydraShape, named: str | Path, target: Target) -> int:
+    """The target's state that heads read, numbered as in `Want.hidden`. The layers of a model with ballast stand evenly
+    among others."""
+    count = layers_without_ballast(target)
+    if shape.offset > count:
+        raise InputError(
+            f"the head in {named} reads a state {shape.offset} layers before the last, and {target.name} has {count} "
+            f"layers; train one for this model"
+        )
+    return (count - shape.offset) * target.layers // count
 
 
 def widened(heads: HydraHeads, ratio: int) -> HydraHeads:

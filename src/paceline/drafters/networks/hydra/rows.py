@@ -10,12 +10,20 @@ import torch
 from paceline.drafters.networks.hydra.prefix import PrefixModel
 from paceline.drafters.networks.layers import attended
 from paceline.law.on_device import sent
+from paceline.targets.base import Target
 from paceline.targets.cache import CacheRows
 from paceline.tree import Ints
 
 
 class PrefixRows(CacheRows):
     """Keys and values of a text. All rows are of text that was scored: a draft has none."""
+
+
+def open_rows(target: Target, capacity: int) -> PrefixRows:
+    """Rows of this target's states, as it is now."""
+    rows = PrefixRows(capacity)
+    rows.changes = target.look()
+    return rows
 
 
 class PrefixReader:

@@ -34,6 +34,7 @@ from paceline.drafters.networks.fitting import HeadFacts
 from paceline.drafters.networks.heads import MEDUSA, MEND, read_config
 from paceline.drafters.networks.medusa.head import MedusaHeads, MedusaShape
 from paceline.errors import InputError
+from paceline.files.reading import damaged
 
 WEIGHTS = "medusa_lm_head.safetensors"
 FILES = (WEIGHTS, "medusa_lm_head.pt")
@@ -83,20 +84,21 @@ def shape_of(tensors: Tensors, vocab_size: int, folder: Path) -> MedusaShape:
         raise InputError(f"the weights in {folder} are not those of Medusa's heads; {MEND}")
     known, ids = (len(outputs[0]) if outputs else 0), tensors.get("token_ids")
     thin = tensors.get(f"0.{blocks}.0.weight")
-    return MedusaShape(
-        width=first.shape[1] if thin is None or blocks else thin.shape[1],
-        vocab_size=known if outputs and ids is None else vocab_size,
-        heads=heads,
-        blocks=blocks,
-        tied=all(
-            are_equal(tensors, [f"{head}.{block}.linear.{part}" for block in range(blocks)])
-            for head in range(heads if blocks > 1 else 0)
-            for part in ("weight", "bias")
-        ),
-        own_output=bool(outputs),
-        rank=0 if thin is None else len(thin),
-        kept=0 if ids is None else known,
-    )
+    with damaged(f"the head in {folder}", MEND):
+        return MedusaShape(
+            width=first.shape[1] if thin is None or blocks else thin.shape[1],
+            vocab_size=known if outputs and ids is None else vocab_size,
+            heads=heads,
+            blocks=blocks,
+            tied=all(
+                are_equal(tensors, [f"{head}.{block}.linear.{part}" for block in range(blocks)])
+                for head in range(heads if blocks > 1 else 0)
+                for part in ("weight", "bias")
+            ),
+            own_output=bool(outputs),
+            rank=0 if thin is None else len(thin),
+            kept=0 if ids is None else known,
+        )
 
 
 def write_heads(

@@ -26,6 +26,7 @@ from paceline.drafters.networks.checkpoint import (
     floats,
     of_type,
     own_part,
+    parsing,
     read_tensors,
     rounded,
     whole,
@@ -134,10 +135,11 @@ def write_head(
 def _config(folder: Path, where: str) -> HeadConfig:
     content = read_config(folder)
     own = own_part(_Own, content, folder) or _Own(first=_first_of(content))
-    with damaged(f"{CONFIG} of {where}", MEND):
+    with parsing(f"{CONFIG} of {where}"):
         names = _names_of(content)
         sizes = {name: whole(content, key) for name, key in names.items()}
         rnn = content.get("redrafter_is_rnn" if _is_tensorrt(content) else "rnn", True)
+    with damaged(f"{CONFIG} of {where}", MEND):
         shape = HeadShape(
             **sizes,
             recurrent=bool(rnn),
