@@ -376,6 +376,35 @@ def test_rows_are_those_of_a_forward_from_scratch_after_any_verdict(
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("form", ["eagle3", "peagle"])
+def test_the_order_of_a_heads_columns_changes_no_draft(lm: LanguageModel, form: str, tmp_path: Path) -> None:
+    """A level below the first embeds tokens of the level above: ids of the target, whatever their columns are."""
+    head = random_head(FORMS[form])
+    order = torch.randperm(FORMS[form].kept)
+    head.layers[0].self_attn.o_proj.weight.mul_(20)  # so that the token fed changes the draft
+    write_head(tmp_path / "ascending", head, ROPE, **layout(FORMS[form]))
+    assert head.token_ids is not None
+    head.token_ids, head.lm_head.weight.data = head.token_ids[order], head.lm_head.weight[order]
+    write_head(tmp_path / "permuted", head, ROPE, **layout(FORMS[form]))
+    drafts = [drafts_of(lm, tmp_path / name) for name in ("ascending", "permuted")]
+    assert drafts[0] == drafts[1]
+
+
+def drafts_of(lm: LanguageModel, folder: Path) -> list[tuple[list[int], list[int]]]:
+    """The trees of several rounds, of each of which the first node is accepted."""
+    drafter, found = make_drafter(f"eagle:head={folder},beams=3,length=4"), []
+    drafter.fit(lm.target, lm.vocabulary)
+    state = reading(lm, drafter, lm.encode(TEXTS[0]))
+    for _ in range(4):
+        (tree,) = drafter.propose([Ask(state, Budget(12, 4))])
+        assert tree.depth > 1
+        found.append((tree.tokens.tolist(), tree.parents.tolist()))
+        request = Request.of_tree(state.target_rows, state.context.root, tree, Want(hidden=drafter.needs.hidden))
+        first = int(tree.tokens[0])
+        shown(lm, drafter, state, request, Verdict(path=(0,), tokens=(first, 7), accepted=1))
+    return found
+
+
 @pytest.mark.parametrize("form", ["eagle", "eagle3", "mtp"])
 def test_a_draft_is_what_training_reads(lm: LanguageModel, folders: dict[str, Path], form: str) -> None:
     """Row by row: a token, beside the target's state of the token before; then the head's own."""
