@@ -37,8 +37,6 @@ class Composed(Drafter):
         self.parts = tuple(parts)
         self.nodes = self._nodes([part.nodes for part in self.parts])
         self.enriches = any(part.enriches or self._waits(part) for part in self.parts)
-        costly = [part.costly_levels for part in self.parts if part.enriches or self._waits(part) or not self.enriches]
-        self.costly_levels = max(costly) if self.enriches else min(costly)
         self.copies = any(part.copies for part in self.parts)
         if all(part.planner == "fixed" for part in self.parts):
             self.planner = "fixed"
@@ -54,6 +52,12 @@ class Composed(Drafter):
     def _waits(self, part: Drafter) -> bool:
         """Whether a part drafts only where the planner finds it worth its time, beside the drafts of the others."""
         return False
+
+    @property
+    def costly_levels(self) -> int:  # type: ignore[override]
+        """Known after `fit`: a part may learn it from its network."""
+        costly = [part.costly_levels for part in self.parts if part.enriches or self._waits(part) or not self.enriches]
+        return max(costly) if self.enriches else min(costly)
 
     @property
     def needs(self) -> Want:  # type: ignore[override]
