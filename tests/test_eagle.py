@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from paceline.drafters.networks.eagle.fitting import FittedEagle, layers_read, w
 from paceline.drafters.networks.eagle.head import EagleHead, EagleShape
 from paceline.drafters.networks.eagle.model import EagleModel, made_for
 from paceline.drafters.networks.layers import LayerShape, Rotary, TextRows, WindowRows
+from paceline.drafters.networks.marginals import CANDIDATES
 from paceline.errors import DamagedFile, InputError
 from paceline.law import Sampling
 from paceline.targets.base import Request, Want
@@ -376,6 +378,35 @@ def test_rows_are_those_of_a_forward_from_scratch_after_any_verdict(
             torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("form", ["eagle3", "peagle"])
+def test_the_order_of_a_heads_columns_changes_no_draft(lm: LanguageModel, form: str, tmp_path: Path) -> None:
+    """A level below the first embeds tokens of the level above: ids of the target, whatever their columns are."""
+    head = random_head(FORMS[form])
+    order = torch.randperm(FORMS[form].kept)
+    head.layers[0].self_attn.o_proj.weight.mul_(20)  # so that the token fed changes the draft
+    write_head(tmp_path / "ascending", head, ROPE, **layout(FORMS[form]))
+    assert head.token_ids is not None
+    head.token_ids, head.lm_head.weight.data = head.token_ids[order], head.lm_head.weight[order]
+    write_head(tmp_path / "permuted", head, ROPE, **layout(FORMS[form]))
+    drafts = [drafts_of(lm, tmp_path / name) for name in ("ascending", "permuted")]
+    assert drafts[0] == drafts[1]
+
+
+def drafts_of(lm: LanguageModel, folder: Path) -> list[tuple[list[int], list[int]]]:
+    """The trees of several rounds, of each of which the first node is accepted."""
+    drafter, found = make_drafter(f"eagle:head={folder},beams=3,length=4"), []
+    drafter.fit(lm.target, lm.vocabulary)
+    state = reading(lm, drafter, lm.encode(TEXTS[0]))
+    for _ in range(4):
+        (tree,) = drafter.propose([Ask(state, Budget(12, 4))])
+        assert tree.depth > 1
+        found.append((tree.tokens.tolist(), tree.parents.tolist()))
+        request = Request.of_tree(state.target_rows, state.context.root, tree, Want(hidden=drafter.needs.hidden))
+        first = int(tree.tokens[0])
+        shown(lm, drafter, state, request, Verdict(path=(0,), tokens=(first, 7), accepted=1))
+    return found
+
+
 @pytest.mark.parametrize("form", ["eagle", "eagle3", "mtp"])
 def test_a_draft_is_what_training_reads(lm: LanguageModel, folders: dict[str, Path], form: str) -> None:
     """Row by row: a token, beside the target's state of the token before; then the head's own."""
@@ -395,6 +426,53 @@ def test_a_draft_is_what_training_reads(lm: LanguageModel, folders: dict[str, Pa
         best = int(head.logits(read[-1:], lm.target.unembed).argmax())
         assert token == (best if head.token_ids is None else int(head.token_ids[best]))
         text, states = [*text, token], torch.cat([states, given[-1:]])
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1e-4])
+def test_masks_draft_the_likeliest_paths_of_all(lm: LanguageModel, folders: dict[str, Path], confidence: float) -> None:
+    """In one forward: the levels do not know of one another, so the chance of a path is a product."""
+    options = f"beams=2,length=3,noise=none,confidence={confidence}"
+    drafter = make_drafter(f"eagle:head={folders['peagle']},{options}")
+    drafter.fit(lm.target, lm.vocabulary)
+    tokens = lm.encode(TEXTS[0])
+    state = reading(lm, drafter, tokens)
+    (tree,) = drafter.propose([Ask(state, Budget(12, 3))])
+    wanted = Want(hidden=drafter.needs.hidden)
+    (scores,) = lm.target.score([Request.of_prompt(lm.target.open(99), np.array(tokens[:-1]), wanted)])
+    (head, _), ahead = read_head(folders["peagle"]), [3, 3]
+    states = head.taken(torch.cat([scores.hidden(layer) for layer in drafter.layers], dim=-1))
+    text, count = torch.tensor([*tokens[1:], *ahead]), len(tokens) + 1
+    attend = WindowRows().step(torch.ones(count, count).tril().bool())
+    masked = torch.cat([states, head.masked().expand(len(ahead), -1)])
+    _, read = head(head.embedded(text, lm.target.embed), masked, torch.arange(count), attend)
+    best, columns = head.logits(read[-3:], lm.target.unembed).topk(CANDIDATES)
+    assert head.token_ids is not None
+    logs, ids = best.log_softmax(dim=-1)[:, :2].tolist(), head.token_ids[columns][:, :2].tolist()
+    chances = {
+        tuple(ids[level][choice] for level, choice in enumerate(path)): np.exp(
+            sum(logs[level][choice] for level, choice in enumerate(path))
+        )
+        for depth in (1, 2, 3)
+        for path in itertools.product((0, 1), repeat=depth)
+    }
+    likeliest = sorted((path for path in chances if chances[path] >= confidence), key=lambda path: -chances[path])
+    drafted = [tuple(int(tree.tokens[node]) for node in tree.path(leaf)) for leaf in range(len(tree))]
+    assert len(drafted) == min(12, len(likeliest)) > 4
+    assert (len(likeliest) < 14) == (confidence > 0)
+    assert set(drafted) == set(likeliest[:12])
+    assert drafter.counts(state)["draft_forwards"] == 1
+
+
+@pytest.mark.parametrize(("form", "levels"), [("eagle3", 5), ("peagle", 1)])
+@pytest.mark.parametrize("spec", ["eagle:head={}", "eagle:head={}+suffix", "auto:head={}"])
+def test_levels_of_one_forward_cost_as_one(
+    lm: LanguageModel, folders: dict[str, Path], spec: str, form: str, levels: int
+) -> None:
+    """Compositions are made before the head is read, and planners after it."""
+    drafter = make_drafter(spec.format(folders[form]))
+    drafter.fit(lm.target, lm.vocabulary)
+    assert drafter.costly_levels == levels
+    drafter.dispose()
 
 
 def test_rows_of_another_model_are_not_reused(folders: dict[str, Path], tmp_path: Path) -> None:

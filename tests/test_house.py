@@ -355,12 +355,21 @@ TARGETS = ("base", "chains", "foremost", "forked", "lending", "reading", "replay
 """What targets of all kinds have, and those that compute nothing."""
 WITH_TORCH = {
     "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side"),
-    "drafters.networks": ("checkpoint", "fitting", "layers", "marginals", "residual", "state_rows"),
+    "drafters.networks": (
+        "checkpoint",
+        "fitting",
+        "layers",
+        "marginals",
+        "residual",
+        "search",
+        "settings",
+        "state_rows",
+    ),
     "drafters.networks.block": ("checkpoint", "fitting", "head", "network", "shape", "ties"),
     "drafters.networks.eagle": ("checkpoint", "fitting", "head", "model", "names"),
     "drafters.networks.hydra": ("checkpoint", "fitting", "head", "prefix", "rows"),
     "drafters.networks.medusa": ("checkpoint", "fitting", "head", "network"),
-    "drafters.networks.redrafter": ("checkpoint", "fitting", "head", "search", "settings"),
+    "drafters.networks.redrafter": ("checkpoint", "fitting", "head"),
 }
 """The law's half for rows of torch, and networks: loaded where a text needs them."""
 

@@ -23,13 +23,13 @@ from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, Seen, make_drafter
 from paceline.drafters.compose import Union
+from paceline.drafters.networks import search
 from paceline.drafters.networks.hydra import Hydra, fitting
 from paceline.drafters.networks.hydra.checkpoint import read_heads, write_heads
 from paceline.drafters.networks.hydra.drafter import PrefixState
 from paceline.drafters.networks.hydra.fitting import state_of, widened
 from paceline.drafters.networks.hydra.head import HydraHeads, HydraShape
 from paceline.drafters.networks.hydra.prefix import PrefixShape
-from paceline.drafters.networks.redrafter import search
 from paceline.errors import DamagedFile, InputError
 from paceline.law import Outlook, Sampling
 from paceline.targets.base import Request, Want

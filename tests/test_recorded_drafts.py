@@ -12,8 +12,8 @@ from drafting import SETTINGS, context_of
 from engine import write
 from families import build
 from paceline.drafters import Ask, Budget, make_drafter
+from paceline.drafters.networks import search
 from paceline.drafters.networks.assistant import Assistant
-from paceline.drafters.networks.redrafter import search
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.law import Sampling, on_device
 from paceline.law.draws import DRAW_NUMBERS, INDEX, Draws, numbers_of

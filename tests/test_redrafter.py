@@ -23,11 +23,12 @@ from paceline.api.chat import Conversation
 from paceline.api.model import LanguageModel
 from paceline.cli import main
 from paceline.drafters import Ask, Budget, make_drafter
+from paceline.drafters.networks import search
 from paceline.drafters.networks.checkpoint import record_noise
-from paceline.drafters.networks.redrafter import ReDrafter, checkpoint, fitting, search
+from paceline.drafters.networks.redrafter import ReDrafter, checkpoint, fitting
 from paceline.drafters.networks.redrafter.checkpoint import PUBLIC, TENSORRT, read_head, write_head
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead, widened
-from paceline.drafters.networks.redrafter.settings import Adjusting
+from paceline.drafters.networks.settings import Adjusting
 from paceline.drafters.noise import SharedNoise
 from paceline.engine.batch import Batch
 from paceline.engine.loop import Session

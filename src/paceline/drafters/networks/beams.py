@@ -1,15 +1,13 @@
 """Drafts by heads that read the target's last state, as beams of one search for all texts.
 
-A head says what follows a path: `first` is the state of the path of the text's last token alone, `next` that of
-the path with one more token, and `logits` those behind a path, of the target's last state and the path's. All choices
-of the search become the draft.
+All choices of the search become the draft.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
 from paceline.drafters.base import Ask, Drafter, Seen
@@ -24,31 +22,8 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.networks.fitting import FittedHead
-    from paceline.drafters.networks.redrafter.search import BeamSearch, SearchShape
-    from paceline.drafters.networks.redrafter.settings import Adjusting
-
-
-class KnownTokens(Protocol):
-    """The sizes of a head, as the search sees them."""
-
-    @property
-    def known(self) -> int: ...
-
-
-class PathHead(Protocol):
-    """A head, as the search sees it. `token_ids` are the target's ids of the tokens it knows, ascending; None for
-    all."""
-
-    token_ids: torch.Tensor | None
-
-    @property
-    def shape(self) -> KnownTokens: ...
-
-    def first(self, embedded: torch.Tensor) -> torch.Tensor: ...
-
-    def next(self, state: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor: ...
-
-    def logits(self, hidden: torch.Tensor, state: torch.Tensor) -> torch.Tensor: ...
+    from paceline.drafters.networks.search import BeamSearch, PathHead, SearchShape
+    from paceline.drafters.networks.settings import Adjusting
 
 
 @dataclass(eq=False)
@@ -137,7 +112,7 @@ class BeamDrafter(Drafter):
         return self.width == 1 and hides_noise(state.context)
 
     def _beams(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        from paceline.drafters.networks.redrafter.search import BeamSearch, shared_noise, trees
+        from paceline.drafters.networks.search import BeamSearch, shared_noise, trees
 
         head, target, noises = *self._fitted(), [SharedNoise.of(ask.state.context, self._noise) for ask in asks]
         noise = None if target.device.startswith("cuda") else shared_noise(noises)
@@ -150,7 +125,7 @@ class BeamDrafter(Drafter):
 
     def _chains(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """One drawn line for each text, with the law of every token."""
-        from paceline.drafters.networks.redrafter.search import BeamSearch, drawn_noise, trees
+        from paceline.drafters.networks.search import BeamSearch, drawn_noise, trees
 
         noise = drawn_noise([ask.state.context for ask in asks])
         numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks))
@@ -171,8 +146,8 @@ class BeamDrafter(Drafter):
         """The inputs of the search, sent in one copy, and the settings that change logits."""
         import torch
 
-        from paceline.drafters.networks.redrafter.search import SearchInputs
-        from paceline.drafters.networks.redrafter.settings import Adjusting
+        from paceline.drafters.networks.search import SearchInputs
+        from paceline.drafters.networks.settings import Adjusting
         from paceline.law.on_device import sent
 
         head, target = self._fitted()

@@ -6,7 +6,8 @@ each follows, and the state of their text. Kinds of networks differ in what they
 
     draft model            rows of keys and values that follow the text: `RowNetwork`
     EAGLE                  such rows, and the target's hidden states: `states`
-    Medusa, block          nothing: `begin` computes all levels (`marginals`), `level` hands them out
+    P-EAGLE                the same, and `begin` computes all levels (`marginals`), `level` hands them out
+    Medusa, block          nothing, or rows of the text; all levels as P-EAGLE
 
 Recurrent heads and Hydra keep a state for each path. Their levels are a search on the target's device (`beams`), which
 may be recorded, and not networks in this sense.
@@ -88,6 +89,11 @@ class RowNetwork(Network):
         self.model = model
         self.rows_read = 0
         """Of all forwards so far."""
+
+    @property
+    def ties(self) -> bool:
+        """Whether a token's law depends on those before it in the draft."""
+        return True
 
     def depth(self, depth: int, length: int) -> int:
         """How deep a draft may go behind ``length`` tokens, within the model's reach and context."""

@@ -46,6 +46,7 @@ class ProductGrowth(Growth):
         parents, paths = self._last
         whole = (paths[:, None] + scores).ravel()
         best = best_of(whole, self._nodes)
+        best = best[np.exp(whole[best]) >= self.shape.confidence]
         best = best[np.argsort(-whole[best], kind="stable")]
         above, place = np.divmod(best, max(1, len(ids)))
         tokens, worth = ids[place], whole[best]

@@ -58,10 +58,6 @@ class TokenColumns:
         spread[:, self.ids] = rows[:, : len(self.ids)] if self.places is None else rows[:, self.places]
         return spread
 
-    def fed(self, tokens: Ints) -> Ints:
-        """The network's tokens for the target's, where it reads its own."""
-        return tokens if self.ids is None or self.places is None else self.places[np.searchsorted(self.ids, tokens)]
-
 
 def _tokens(text: Context) -> Ints:
     return text.tokens
@@ -205,7 +201,7 @@ class ReadText(DraftedText):
 
     def fed(self, growth: Growth) -> tuple[Ints, Ints]:
         """The tokens to read for a level of a draft, and the tentative row that each follows."""
-        return self.columns.fed(growth.tokens), growth.kept[growth.above]
+        return growth.tokens, growth.kept[growth.above]
 
     def found(self, scores: Scores, growths: Sequence[Growth]) -> list[list[Distribution]]:
         """The laws behind each draft's nodes that go on, from the scores of `request`."""

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.context import Context
-from paceline.drafters.base import Seen
+from paceline.drafters.base import Budget, Seen
 from paceline.drafters.networks.drafter import RowDrafter
+from paceline.drafters.networks.growth import DraftShape, Growth
+from paceline.drafters.networks.products import ProductGrowth
 from paceline.drafters.networks.reading import ReadText, TokenColumns
 from paceline.law import Outlook
 from paceline.targets.base import Rows
+from paceline.tree import ROOT
 
 if TYPE_CHECKING:
     import torch
@@ -39,16 +42,32 @@ class StateText(ReadText):
         return []
 
 
+class ApartText(StateText):
+    """A text whose places are predicted apart from one another, so that the likeliest paths of all can be found."""
+
+    def growth(
+        self, shape: DraftShape, nodes: int, depth: int, *, text: Context | None = None, row: int = ROOT
+    ) -> Growth:
+        assert text is None and row == ROOT, "nothing is read ahead of the text"
+        return ProductGrowth(self, shape, nodes, depth)
+
+
 class StateDrafter(RowDrafter):
     """A drafter by such a head. ``layers`` are those whose states it reads, one behind the other; they are part of what
-    it `needs`."""
+    it `needs`. ``columns`` are known after `fit`."""
 
     layers: tuple[int, ...] = ()
     columns = TokenColumns()
 
     def reading(self, context: Context, rows: Rows) -> StateText:
-        outlook = Outlook(context.sampling, context.prompt_length)
-        return StateText(context, outlook, self.columns, rows=rows)
+        kind = StateText if self.network.ties else ApartText
+        return kind(context, Outlook(context.sampling, context.prompt_length), self.columns, rows=rows)
+
+    def levels(self, nodes: int) -> int:
+        return min(self.shape.depth(nodes), nodes)
+
+    def _depth(self, budget: Budget, length: int) -> int:
+        return super()._depth(budget.within(budget.nodes), length)
 
     def taken(self, states: torch.Tensor) -> torch.Tensor:
         """What rows keep of the states ``[rows, width]`` that the target's layers have shown, one behind the other."""

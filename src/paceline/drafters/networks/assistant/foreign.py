@@ -193,12 +193,18 @@ class SharedState(ForeignState):
     def __init__(self, context: Context, rows: Rows, foreign: Foreign, follower: Follower) -> None:
         super().__init__(context, rows, foreign, follower)
         self.outlook = Outlook(context.sampling, context.prompt_length)
-        self.columns = TokenColumns(foreign.target_size, *self._pairs())
+        self._ours, self._theirs = self._pairs()
+        self.columns = TokenColumns(foreign.target_size, self._ours, self._theirs)
 
     def growth(
         self, shape: DraftShape, nodes: int, depth: int, *, text: Context | None = None, row: int = ROOT
     ) -> Growth:
         return ReadText.growth(self, shape, nodes, depth, text=text, row=row)
+
+    def fed(self, growth: Growth) -> tuple[Ints, Ints]:
+        """The draft model's tokens for those of the draft, which are the target's."""
+        tokens, above = super().fed(growth)
+        return self._theirs[np.searchsorted(self._ours, tokens)], above
 
     @property
     def ends(self) -> frozenset[int]:

@@ -14,18 +14,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.context import Context
-from paceline.drafters.base import Budget, Seen, at_least
-from paceline.drafters.networks.growth import DraftShape, Growth
+from paceline.drafters.base import Seen, at_least
+from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.heads import BLOCK, SHIPPED
-from paceline.drafters.networks.products import ProductGrowth
 from paceline.drafters.networks.reading import TokenColumns
-from paceline.drafters.networks.states import StateDrafter, StateText
+from paceline.drafters.networks.states import StateDrafter
 from paceline.drafters.noise import SHARED, wants_noise
 from paceline.errors import InputError
-from paceline.law import Outlook
-from paceline.targets.base import NOTHING, Rows, Target, Want
-from paceline.tree import ROOT
+from paceline.targets.base import NOTHING, Target, Want
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -35,16 +31,6 @@ if TYPE_CHECKING:
 
 LONGEST = 16
 """Tokens of a path, if neither head nor option says less."""
-
-
-class ApartText(StateText):
-    """A text whose places are predicted apart from one another, so that the likeliest paths of all can be found."""
-
-    def growth(
-        self, shape: DraftShape, nodes: int, depth: int, *, text: Context | None = None, row: int = ROOT
-    ) -> Growth:
-        assert text is None and row == ROOT, "nothing is read ahead of the text"
-        return ProductGrowth(self, shape, nodes, depth)
 
 
 class BlockDrafter(StateDrafter):
@@ -98,18 +84,8 @@ class BlockDrafter(StateDrafter):
             with self._rows.held():
                 self._network = BlockNetwork(BlockModel(found.head, target))
 
-    def reading(self, context: Context, rows: Rows) -> StateText:
-        kind = StateText if self.network.ties else ApartText
-        return kind(context, Outlook(context.sampling, context.prompt_length), self.columns, rows=rows)
-
     def taken(self, states: torch.Tensor) -> torch.Tensor:
         return self.network.model.taken(states)
-
-    def levels(self, nodes: int) -> int:
-        return min(self.shape.depth(nodes), nodes)
-
-    def _depth(self, budget: Budget, length: int) -> int:
-        return super()._depth(budget.within(budget.nodes), length)
 
     def dispose(self) -> None:
         with self._rows.held():

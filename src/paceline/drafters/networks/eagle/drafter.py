@@ -3,7 +3,8 @@
 As in EAGLE-2 and 3 the best nodes of every level go on, and the draft is the best of all nodes by the product of their
 scores; the planner says how many. Two things differ. Candidates are ranked by probability / shared noise, so drafts
 guess samples; and the text is exact at every temperature. ``noise=none`` is the papers' form. Under the rejection rule
-a draft of one beam is sampled, and its law goes with it.
+a draft of one beam is sampled, and its law goes with it. P-EAGLE predicts the levels apart from one another, in one
+forward, so its draft is the likeliest paths of all.
 """
 
 from __future__ import annotations
@@ -14,16 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.context import Context
-from paceline.drafters.base import Budget, at_least
+from paceline.drafters.base import at_least
 from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.heads import SHIPPED
 from paceline.drafters.networks.network import RowNetwork
-from paceline.drafters.networks.states import StateDrafter, StateText
+from paceline.drafters.networks.states import StateDrafter
 from paceline.drafters.noise import SHARED, wants_noise
 from paceline.errors import InputError
-from paceline.law import Outlook
-from paceline.targets.base import NOTHING, Rows, Target, Want
+from paceline.targets.base import NOTHING, Target, Want
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Eagle(StateDrafter):
         shared = wants_noise(self.name, noise or SHARED)
         super().__init__(DraftShape(beams=beams, top=beams, length=length, confidence=confidence, shared=shared))
         self.nodes = beams * length if nodes is None else nodes
-        self.costly_levels = min(length, self.nodes)
+        self.costly_levels = self.levels(self.nodes)
         self._named, self._asked = head, noise
         self._model: EagleModel | None = None
         self._network: RowNetwork | None = None
@@ -79,6 +78,8 @@ class Eagle(StateDrafter):
             self.layers, self.needs = fitted.layers, Want(hidden=frozenset(fitted.layers))
             self._target = target
             self._model, self._network = made_for(fitted, target)
+            self.columns = self._model.columns
+            self.costly_levels = self.levels(self.nodes) if self._network.ties else 1
 
     def dispose(self) -> None:
         with self._rows.held():
@@ -96,16 +97,6 @@ class Eagle(StateDrafter):
         """The head over its target; known after `fit`."""
         assert self._model is not None, "a head is read by `fit`"
         return self._model
-
-    def levels(self, nodes: int) -> int:
-        return min(self.shape.depth(nodes), nodes)
-
-    def _depth(self, budget: Budget, length: int) -> int:
-        return super()._depth(budget.within(budget.nodes), length)
-
-    def reading(self, context: Context, rows: Rows) -> StateText:
-        outlook = Outlook(context.sampling, context.prompt_length)
-        return self.model.text(context, outlook, self.model.columns, rows=rows)
 
     def taken(self, states: torch.Tensor) -> torch.Tensor:
         return self.model.taken(states)

@@ -1,7 +1,7 @@
 """A head over its target, as a model with rows: texts are read in one forward, and drafts level by level.
 
 A head in the form ``peagle`` gives all levels of a draft in one forward: behind the text it reads rows of a mask token,
-which do not know what the levels above them are. These rows are dropped at once.
+which do not know what the levels above them are (`marginals`). These rows are dropped at once.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from paceline.drafters.networks.eagle.fitting import FittedEagle
 from paceline.drafters.networks.growth import Growth
 from paceline.drafters.networks.layers import TextRows
+from paceline.drafters.networks.marginals import Marginals, best_tokens, on_host
 from paceline.drafters.networks.network import RowModel, RowNetwork
 from paceline.drafters.networks.reading import DRAFT_FORWARDS, TokenColumns
 from paceline.drafters.networks.state_rows import StateRows
-from paceline.drafters.networks.states import StateText
 from paceline.law import Distribution
 from paceline.law.on_device import sent
 from paceline.targets.base import Done, Pending, Request, Target
@@ -30,9 +30,6 @@ BEFORE_STATES = 1
 
 class EagleModel(RowModel):
     """A head, with embeddings and output of its target where it has none."""
-
-    text: type[StateText] = StateText
-    """The state of a text."""
 
     def __init__(self, fitted: FittedEagle, target: Target) -> None:
         self.fitted, self.head, self._target = fitted, fitted.head, target
@@ -47,7 +44,7 @@ class EagleModel(RowModel):
         """Which of the target's tokens its logits are of."""
         shape, size, ids = self.head.shape, self._target.vocab_size, self.head.token_ids
         if not shape.own_output or (ids is None and shape.known == size):
-            return TokenColumns()
+            return TokenColumns(size)
         known = np.arange(shape.known) if ids is None else ids.numpy(force=True)
         order = np.argsort(known)
         return TokenColumns(size, known[order], None if (np.diff(known) > 0).all() else order)
@@ -124,23 +121,8 @@ def _shortened(request: Request, ahead: int) -> Request:
     return Request(request.rows, request.tokens[:-ahead], request.parents[:-ahead], request.want)
 
 
-class MaskedText(StateText):
-    """A text with masks ahead."""
-
-    def all_found(self, scores: Scores, depth: int) -> torch.Tensor:
-        """The logits of all levels; the rows ahead are dropped."""
-        self.tally.add(DRAFT_FORWARDS)
-        text = len(scores.tokens) - depth + 1
-        self.read(text)
-        self.begun = True
-        rows: torch.Tensor = scores.logits[text - 1 :]
-        return rows
-
-
 class MaskedModel(EagleModel):
     """A head that reads masks ahead of a text."""
-
-    text = MaskedText
 
     def __init__(self, fitted: FittedEagle, target: Target) -> None:
         super().__init__(fitted, target)
@@ -152,24 +134,47 @@ class MaskedModel(EagleModel):
 
 
 class MaskedNetwork(RowNetwork):
-    """Drafts by such a head: `begin` reads all levels, `level` hands them out."""
+    """Drafts by such a head: `begin` computes the candidates of all levels, `level` hands them out."""
+
+    model: MaskedModel
 
     def __init__(self, model: MaskedModel, mask_token: int) -> None:
         super().__init__(model)
         self._mask_token = mask_token
 
+    @property
+    def ties(self) -> bool:
+        return False
+
     def begin(self, growths: Sequence[Growth]) -> None:
         """One forward reads the ends of the texts, and a mask for every level behind the first."""
         super().begin(growths)
-        states = [growth.state for growth in growths]
-        for growth, state in zip(growths, states, strict=True):
-            state.look_ahead([self._mask_token] * (growth.depth - 1), range(-1, growth.depth - 2))
-        asked = [state.request([growth]) for growth, state in zip(growths, states, strict=True)]
-        for growth, scores in zip(growths, self._submit(asked).result(), strict=True):
-            growth.kept = growth.state.all_found(scores, growth.depth)
+        for growth in growths:
+            growth.state.look_ahead([self._mask_token] * (growth.depth - 1), range(-1, growth.depth - 2))
+        found = self._submit([growth.state.request([growth]) for growth in growths]).result()
+        levels = [_all_levels(growth, scores) for growth, scores in zip(growths, found, strict=True)]
+        for growth, marginals in zip(growths, self._marginals(levels), strict=True):
+            growth.kept = marginals
+
+    @torch.inference_mode()
+    def _marginals(self, levels: Sequence[torch.Tensor]) -> list[Marginals]:
+        """The candidates of each text, copied to the host at once."""
+        ids, best, _ = best_tokens(torch.cat(list(levels)).float(), ids=self.model.head.token_ids)
+        ends = np.cumsum([len(rows) for rows in levels])[:-1]
+        parts = [np.split(each, ends) for each in on_host([ids, best])]
+        return [Marginals(*own) for own in zip(*parts, strict=True)]
 
     def level(self, growths: Sequence[Growth]) -> Sequence[Sequence[Distribution]]:
-        return [growth.laws(growth.kept[growth.level].expand(len(growth.above), -1)) for growth in growths]
+        return [growth.kept.laws(growth) for growth in growths]
+
+
+def _all_levels(growth: Growth, scores: Scores) -> torch.Tensor:
+    """The logits of all levels of a draft; the rows of its masks are dropped."""
+    text = len(scores.tokens) - growth.depth + 1
+    growth.state.tally.add(DRAFT_FORWARDS)
+    growth.state.read(text)
+    rows: torch.Tensor = scores.logits[text - 1 :]
+    return rows
 
 
 def made_for(fitted: FittedEagle, target: Target) -> tuple[EagleModel, RowNetwork]:

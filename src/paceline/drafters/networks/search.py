@@ -1,5 +1,5 @@
-"""Beam search with a recurrent head, for several texts in the same operations, with one transfer to their device and
-one back. The computation depends only on tensors, so a device may record it.
+"""Beam search with a head that has a state for each path, for several texts in the same operations, with one transfer
+to their device and one back. The computation depends only on tensors, so a device may record it.
 
 A level is one call of the head for all beams of all texts. The best tokens behind every beam are chosen on the device,
 then the settings of each text and the noise of the place act on them, and the best candidates of each text are
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from paceline.context import Context
 from paceline.drafters.candidates import renumbered
-from paceline.drafters.networks.beams import PathHead
-from paceline.drafters.networks.redrafter.settings import Adjusting
+from paceline.drafters.networks.settings import Adjusting
 from paceline.drafters.noise import SharedNoise, exponentials_of
 from paceline.law import Distribution, Noise, log_normalizer
 from paceline.law.contenders import DEVICES
@@ -37,6 +37,30 @@ IMPOSSIBLE = -1e30
 AddedNoise = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """Target ids ``[texts, width, candidates]``, their log-probabilities and the place ahead -> what the noise adds to
 these."""
+
+
+class KnownTokens(Protocol):
+    """The sizes of a head, as the search sees them."""
+
+    @property
+    def known(self) -> int: ...
+
+
+class PathHead(Protocol):
+    """A head, as the search sees it. It says what follows a path: `first` is the state of the path of the text's last
+    token alone, `next` that of the path with one more token, and `logits` those behind a path, of the target's last
+    state and the path's. `token_ids` are the target's ids of the tokens it knows, ascending; None for all."""
+
+    token_ids: torch.Tensor | None
+
+    @property
+    def shape(self) -> KnownTokens: ...
+
+    def first(self, embedded: torch.Tensor) -> torch.Tensor: ...
+
+    def next(self, state: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor: ...
+
+    def logits(self, hidden: torch.Tensor, state: torch.Tensor) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
