@@ -112,6 +112,7 @@ WRONG = {
     "wide": (said(hidden_size=10**9), "hidden_size 1000000000, and no tensor"),
     "rope": (said(rope_parameters={"rope_type": "dynamic"}), "rotary embedding is 'dynamic'"),
     "activation": (said(hidden_act="gelu"), "hidden_act is 'gelu'"),
+    "wider target": (said(target_hidden_size=64), r"is \d+ wide and its target 64, which paceline does not compute"),
     "domino": (said_inside(projector_type="domino"), "one of Domino, whose corrections paceline does not compute"),
     "xpress": (added("xpress_head.w1.weight", 3), "one of XPress"),
     "lilicorr": (added("lilicorr.layers.0.weight", 3), "one of LiLiCorr"),
@@ -261,6 +262,14 @@ def test_the_anchors_row_predicts_by_any_of_three_names(kind: str, tmp_path: Pat
         first = next((each for each in stated if each is not None), "dspark" in kind)
         shape = read_block(head.save(tmp_path / str(number)))[0].shape
         assert (shape.from_anchor, shape.places) == (first, head.block - (not first))
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dspark", "zlab"])
+def test_a_target_as_wide_as_the_head_may_be_stated(kind: str, tmp_path: Path) -> None:
+    head = made(kind, 1)
+    width = head.layers["hidden_size"]
+    said(target_hidden_size=width)(head)
+    assert read_block(head.save(tmp_path))[0].shape.width == width
 
 
 # --- writing -----------------------------------------------------------------------------------------------

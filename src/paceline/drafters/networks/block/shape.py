@@ -149,7 +149,14 @@ def read_shape(config: Mapping[str, Any], names: frozenset[str], folder: Path) -
                 f"DFlash, DFlash2, DSpark or JetSpec"
             )
     with damaged(f"{CONFIG} of the head in {folder}", MEND):
-        return _Reading(config, names).shape()
+        shape = _Reading(config, names).shape()
+    stated = {**config, **_inner(config)}.get("target_hidden_size")
+    if stated not in (None, shape.width):
+        raise InputError(
+            f"the head in {folder} is {shape.width} wide and its target {stated}, which paceline does not compute; "
+            f"choose a head that is as wide as its target"
+        )
+    return shape
 
 
 def _inner(config: Mapping[str, Any]) -> Mapping[str, Any]:
