@@ -40,7 +40,6 @@ DEFAULTS: Mapping[str, Any] = {
 QWEN = ("qwen2", "qwen3")
 FROM_ANCHOR = ("sample_from_anchor", "draft_shift", "shift_label")
 """Names of one setting: whether the anchor's row predicts, too."""
-SIZES = ("hidden_size", "intermediate_size", "num_attention_heads")
 ROPE = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "max_position_embeddings")
 """Keys that `Rotary.of` reads."""
 OTHER_KINDS = {"domino": "Domino", "xpress": "XPress", "lilicorr": "LiLiCorr"}
@@ -182,7 +181,7 @@ class _Reading:
 
     def shape(self) -> BlockShape:
         own, layers = self._own, self._layers
-        for name in SIZES:  # which only Qwen's leave out
+        for name in ("hidden_size", "intermediate_size", "num_attention_heads"):  # only Qwen's may be left out
             whole(layers, name)
         windows, rope = self._windows(), {key: layers[key] for key in ROPE if key in layers}
         Rotary.of(rope, whole(layers, "head_dim"))
