@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import Qwen3Config
 
 import paceline
 from block_heads import KINDS, Made, made
@@ -18,7 +20,7 @@ from paceline.drafters.networks.block import BlockDrafter
 from paceline.drafters.networks.block.checkpoint import read_block, write_block
 from paceline.drafters.networks.block.fitting import states_of, widened
 from paceline.drafters.networks.block.head import BlockHead
-from paceline.drafters.networks.block.shape import BlockShape
+from paceline.drafters.networks.block.shape import BlockShape, read_shape
 from paceline.drafters.networks.heads import method_for
 from paceline.drafters.networks.layers import LayerShape
 from paceline.errors import DamagedFile, InputError
@@ -110,6 +112,7 @@ WRONG = {
     "wide": (said(hidden_size=10**9), "hidden_size 1000000000, and no tensor"),
     "rope": (said(rope_parameters={"rope_type": "dynamic"}), "rotary embedding is 'dynamic'"),
     "activation": (said(hidden_act="gelu"), "hidden_act is 'gelu'"),
+    "wider target": (said(target_hidden_size=64), r"is \d+ wide and its target 64, which paceline does not compute"),
     "domino": (said_inside(projector_type="domino"), "one of Domino, whose corrections paceline does not compute"),
     "xpress": (added("xpress_head.w1.weight", 3), "one of XPress"),
     "lilicorr": (added("lilicorr.layers.0.weight", 3), "one of LiLiCorr"),
@@ -215,6 +218,80 @@ def write_for_pocket(folder: Path) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_says_which_method_drafts_with_it(kind: str, tmp_path: Path) -> None:
     assert method_for(made(kind, 1).save(tmp_path)) == "block"
+
+
+# --- what configurations leave out, or state in another way -------------------------------------------------
+
+
+def shape_of(head: Made, folder: Path, **layers: Any) -> BlockShape:
+    """The shape of a head whose configuration says these of its layers; None for what it leaves out."""
+    head.layers.update(layers)
+    for name in [name for name, value in layers.items() if value is None]:
+        del head.layers[name]
+    return read_block(head.save(folder))[0].shape
+
+
+@pytest.mark.parametrize(
+    ("model_type", "stated", "slides"),
+    [
+        ("llama", None, True),
+        ("mistral", None, True),
+        ("llama", True, True),
+        ("llama", False, False),
+        ("qwen3", None, False),
+        ("qwen2", None, False),
+        ("qwen3", True, True),
+    ],
+)
+@pytest.mark.parametrize("kind", ["dflash", "zlab"])
+def test_layers_that_are_called_sliding_have_the_window(
+    kind: str, model_type: str, stated: bool | None, slides: bool, tmp_path: Path
+) -> None:
+    """`use_sliding_window` is a key of Qwen's alone, which is False where it is left out."""
+    head = made(kind, 1)
+    types = ["sliding_attention"] + ["full_attention"] * (head.layers["num_hidden_layers"] - 1)
+    rest = (None,) * (len(types) - 1)
+    shape = shape_of(
+        head, tmp_path, model_type=model_type, layer_types=types, sliding_window=16, use_sliding_window=stated
+    )
+    assert shape.windows == ((16 if slides else None), *rest)
+    shape = shape_of(head, tmp_path, layer_types=["full_attention"] * len(types), sliding_window=None)
+    assert not any(shape.windows)
+
+
+@pytest.mark.parametrize("name", ["vocab_size", "hidden_size", "intermediate_size", "num_attention_heads"])
+def test_only_qwens_sizes_may_be_left_out(name: str, tmp_path: Path) -> None:
+    layers = dict(made("zlab", 1).config)
+    del layers[name]
+    shape = read_shape(layers, frozenset(), tmp_path)
+    sizes = {"vocab_size": shape.vocab_size, "hidden_size": shape.width}
+    sizes |= {"intermediate_size": shape.layer.units, "num_attention_heads": shape.layer.heads}
+    assert sizes[name] == Qwen3Config().to_dict()[name]
+    del layers["model_type"]
+    assert read_shape(layers, frozenset(), tmp_path) == shape
+    with pytest.raises(DamagedFile, match=f"{name} is None, not a whole number"):
+        read_shape({**layers, "model_type": "llama"}, frozenset(), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dspark_speculators", "zlab"])
+def test_the_anchors_row_predicts_by_any_of_three_names(kind: str, tmp_path: Path) -> None:
+    """The first that is stated; null states nothing."""
+    names = ("sample_from_anchor", "draft_shift", "shift_label")
+    for number, stated in enumerate(product((None, False, True), repeat=3)):
+        head = made(kind, 1)
+        place = head.config.get("dflash_config", head.config)
+        place.update(zip(names, stated, strict=True))
+        first = next((each for each in stated if each is not None), "dspark" in kind)
+        shape = read_block(head.save(tmp_path / str(number)))[0].shape
+        assert (shape.from_anchor, shape.places) == (first, head.block - (not first))
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dspark", "zlab"])
+def test_a_target_as_wide_as_the_head_may_be_stated(kind: str, tmp_path: Path) -> None:
+    head = made(kind, 1)
+    width = head.layers["hidden_size"]
+    said(target_hidden_size=width)(head)
+    assert read_block(head.save(tmp_path))[0].shape.width == width
 
 
 # --- writing -----------------------------------------------------------------------------------------------

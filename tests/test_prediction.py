@@ -11,7 +11,9 @@ from engine import PROMPT, SIZE, habitual, write_slowly
 from enumeration import World
 from paceline import InputError, LanguageModel
 from paceline.context import Context, Ending
-from paceline.drafters import Drafter, make_drafter
+from paceline.drafters import Budget, Drafter, make_drafter
+from paceline.drafters.base import Ahead
+from paceline.drafters.endings import Endings
 from paceline.drafters.given import beside
 from paceline.drafters.prediction import ACCEPTED, REJECTED, Prediction, PredictionState
 from paceline.engine.loop import Session
@@ -196,6 +198,24 @@ def test_the_counts_of_a_copy() -> None:
 def test_a_text_without_a_prediction_has_no_state() -> None:
     context = Context([1], Sampling(), Ending(max_new_tokens=3))
     assert Prediction().open(context) is None
+
+
+def test_a_prediction_is_indexed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever drafts the text is continued behind, and only when it leaves the copy."""
+    indexed, extend = list[int](), Endings.extend
+    monkeypatch.setattr(Endings, "extend", lambda index, tokens: indexed.append(1) or extend(index, tokens))
+    drafter, context = Prediction(), Context([1, 2], Sampling(), Ending(max_new_tokens=60))
+    context.prediction = FILE
+    state, budget = drafter.open(context), Budget(12, 12)
+    for token in FILE[:20]:
+        context.commit(token)
+    drafter.behind([Ahead(state, budget, FILE[20:22])])
+    assert not indexed
+    for _ in range(3):
+        (near, *others) = drafter.behind([Ahead(state, budget, [token, *FILE[90:93]]) for token in NEW[:4]])
+        assert near.tokens[0] == FILE[93]
+        assert all(near.tokens.tolist() == each.tokens.tolist() for each in others)
+    assert len(indexed) == 1
 
 
 # --- what is given ---

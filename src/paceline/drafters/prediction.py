@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from paceline.context import Context
 from paceline.drafters.base import Ahead, Budget, Drafter, Seen
@@ -25,6 +26,19 @@ BEGUN = 4
 """Tokens that the beginning of a prediction counts as in agreement."""
 
 
+class LazyEndings:
+    """The index of a prediction, made when it is first read: most copies without an edit never read it."""
+
+    def __init__(self, predicted: Sequence[int]) -> None:
+        self._predicted = predicted
+
+    @cached_property
+    def index(self) -> Endings:
+        found = Endings()
+        found.extend(self._predicted)
+        return found
+
+
 @dataclass(eq=False)
 class PredictionState(EditedCopy):
     """One text and where it is in its prediction."""
@@ -32,18 +46,11 @@ class PredictionState(EditedCopy):
     drafted: DraftTree | None = None
     """The draft of this round."""
     tally: Tally = field(default_factory=Tally)
-    _endings: Endings | None = None
-
-    @property
-    def endings(self) -> Endings:
-        """The index of the prediction, which most copies without an edit never need."""
-        if self._endings is None:
-            self._endings = Endings()
-            self._endings.extend(self.copied)
-        return self._endings
+    endings: LazyEndings = field(kw_only=True)
+    """Of the prediction; one for this text and for all that it would be behind drafts (`ahead`)."""
 
     def _elsewhere(self) -> list[tuple[int, int]]:
-        return self.endings.like(self._last(LONGEST), PLACES)
+        return self.endings.index.like(self._last(LONGEST), PLACES)
 
     def _ending(self) -> list[int]:
         return self._last(2)
@@ -105,8 +112,10 @@ class Prediction(Drafter):
     def open(self, context: Context) -> PredictionState | None:
         """None for a text without a prediction: then every call returns at once."""
         predicted = list(context.prediction)
-        places = [CopyPlace(0, BEGUN)]
-        return PredictionState(context, predicted, places, context.prompt_length) if predicted else None
+        if not predicted:
+            return None
+        places, endings = [CopyPlace(0, BEGUN)], LazyEndings(predicted)
+        return PredictionState(context, predicted, places, context.prompt_length, endings=endings)
 
     def propose_one(self, state: PredictionState | None, budget: Budget) -> DraftTree:
         if state is None:

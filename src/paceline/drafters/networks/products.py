@@ -45,8 +45,8 @@ class ProductGrowth(Growth):
         ids, scores = self._candidates(ROOT, text, law) if law.ids.size else (NO_NODES, np.empty(0))
         parents, paths = self._last
         whole = (paths[:, None] + scores).ravel()
-        best = best_of(whole, self._nodes)
-        best = best[np.exp(whole[best]) >= self.shape.confidence]
+        likely = np.flatnonzero(np.exp(whole) >= self.shape.confidence)
+        best = likely[best_of(whole[likely], self._nodes)]
         best = best[np.argsort(-whole[best], kind="stable")]
         above, place = np.divmod(best, max(1, len(ids)))
         tokens, worth = ids[place], whole[best]

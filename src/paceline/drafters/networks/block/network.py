@@ -62,7 +62,6 @@ class BlockModel(RowModel):
     def __init__(self, head: BlockHead, target: Target) -> None:
         self.head, self._target, self.vocab_size = head, target, target.vocab_size
         self._type = next(head.parameters()).dtype
-        self.forwards = 0
 
     def is_of(self, head: BlockHead, target: Target) -> bool:
         return head is self.head and target is self._target
@@ -95,7 +94,6 @@ class BlockModel(RowModel):
     def blocks(self, texts: Sequence[BlockRows], anchors: Sequence[int]) -> torch.Tensor:
         """The states ``[texts, places, width]`` that predict behind texts with these last tokens, which have no rows
         yet."""
-        self.forwards += 1
         head, device = self.head, torch.device(self._target.device)
         starts = [rows.committed for rows in texts]
         numbers = sent(torch.tensor([list(anchors), starts]), device)

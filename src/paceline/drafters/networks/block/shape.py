@@ -35,7 +35,10 @@ DEFAULTS: Mapping[str, Any] = {
     "use_sliding_window": False,
     "max_window_layers": 28,
 }
-"""Qwen3's, which a configuration leaves out where they hold."""
+"""Qwen3's, which a configuration of its kind leaves out where they hold. Qwen2's are the same but for ``head_dim``."""
+QWEN = ("qwen2", "qwen3")
+FROM_ANCHOR = ("sample_from_anchor", "draft_shift", "shift_label")
+"""Names of one setting: whether the anchor's row predicts, too."""
 ROPE = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "max_position_embeddings")
 """Keys that `Rotary.of` reads."""
 OTHER_KINDS = {"domino": "Domino", "xpress": "XPress", "lilicorr": "LiLiCorr"}
@@ -144,7 +147,14 @@ def read_shape(config: Mapping[str, Any], names: frozenset[str], folder: Path) -
                 f"DFlash, DFlash2, DSpark or JetSpec"
             )
     with parsing(f"{CONFIG} of the head in {folder}"):
-        return _Reading(config, names).shape()
+        shape = _Reading(config, names).shape()
+    stated = {**config, **_inner(config)}.get("target_hidden_size")
+    if stated not in (None, shape.width):
+        raise InputError(
+            f"the head in {folder} is {shape.width} wide and its target {stated}, which paceline does not compute; "
+            f"choose a head that is as wide as its target"
+        )
+    return shape
 
 
 def _inner(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -160,15 +170,18 @@ class _Reading:
         layers = config.get("transformer_layer_config") if self._kind else config
         if not isinstance(layers, dict):
             raise ValueError("transformer_layer_config is no JSON object")
-        if layers.get("head_dim") is None and layers.get("model_type", "qwen3") != "qwen3":
+        model_type = layers.get("model_type") or "qwen3"
+        if layers.get("head_dim") is None and model_type != "qwen3":
             layers = {**layers, "head_dim": whole(layers, "hidden_size") // whole(layers, "num_attention_heads")}
         if layers.get("hidden_activation") is not None:  # as Gemma's are called
             layers = {**layers, "hidden_act": layers["hidden_activation"]}
-        self._layers: Mapping[str, Any] = {**DEFAULTS, **layers}
+        self._layers: Mapping[str, Any] = {**(DEFAULTS if model_type in QWEN else {}), **layers}
         self._own: Mapping[str, Any] = {**config, **_inner(config)}
 
     def shape(self) -> BlockShape:
         own, layers = self._own, self._layers
+        for name in ("hidden_size", "intermediate_size", "num_attention_heads"):  # only Qwen's may be left out
+            whole(layers, name)
         windows, rope = self._windows(), {key: layers[key] for key in ROPE if key in layers}
         Rotary.of(rope, whole(layers, "head_dim"))
         return BlockShape(
@@ -180,7 +193,7 @@ class _Reading:
             windows=windows,
             causal=self._causal(windows),
             window_of_anchor=bool(self._kind) and any(windows),
-            from_anchor=bool(own.get("sample_from_anchor", own.get("draft_shift", self._is_dspark))),
+            from_anchor=self._from_anchor(),
             target_layers=whole(own, "num_target_layers") if own.get("num_target_layers") is not None else 0,
             rope=rope,
             embedding_scale=float(own.get("input_embedding_scale") or 1.0),
@@ -196,6 +209,10 @@ class _Reading:
     def _is_dspark(self) -> bool:
         return self._kind == "dspark" or (not self._kind and self._own.get("markov_rank") is not None)
 
+    def _from_anchor(self) -> bool:
+        stated = (self._own.get(name) for name in FROM_ANCHOR)
+        return bool(next((each for each in stated if each is not None), self._is_dspark))
+
     def _states(self) -> tuple[int, ...]:
         key = "aux_hidden_state_layer_ids" if self._kind else "target_layer_ids"
         found = self._own.get(key)
@@ -208,7 +225,8 @@ class _Reading:
         layers = self._layers
         count, given = whole(layers, "num_hidden_layers"), layers.get("layer_types")
         if given is None:
-            first = whole(layers, "max_window_layers") if layers["use_sliding_window"] else count
+            stated = layers.get("use_sliding_window") and layers.get("max_window_layers") is not None
+            first = whole(layers, "max_window_layers") if stated else count
             return tuple(number >= first for number in range(count))
         if not isinstance(given, list) or len(given) != count or any(each not in (SLIDING, FULL) for each in given):
             raise ValueError(f"layer_types is {given!r} for {count} layers")
@@ -219,7 +237,7 @@ class _Reading:
         if own.get("use_swa") and not any(slides):
             window = whole({**layers, **own}, "swa_window_size" if "swa_window_size" in own else "sliding_window")
             return (window,) * len(slides)
-        if not layers["use_sliding_window"]:
+        if not layers.get("use_sliding_window", True) or layers.get("sliding_window") is None:
             return (None,) * len(slides)
         window = whole(layers, "sliding_window")
         return tuple(window if slide else None for slide in slides)
