@@ -482,7 +482,7 @@ ROOM_LINES = {
         "verify": 200,
         "dictionary": 900,
         "targets": 16600,
-        "drafters": 13930,
+        "drafters": 14100,
         "planning": 2560,
         "engine": 1900,
         "api": 2800,
