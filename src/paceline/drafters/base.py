@@ -149,7 +149,7 @@ class Drafter:
     beside the draft that is there, it is worth its time."""
     costly_levels: int = 0
     """The levels of that part if each takes additional time, so that the planner may request fewer. A drafter without
-    such a part gives its own levels."""
+    such a part gives its own levels. How many these are is read after `fit`."""
 
     def __repr__(self) -> str:
         parts = f" of {', '.join(map(repr, self.parts))}" if self.parts and not self.spec else ""
