@@ -458,7 +458,7 @@ def test_a_long_file_and_a_long_function_are_seen() -> None:
 
 ROOM_LINES = {
     "paceline": {
-        "errors": 160,
+        "errors": 170,
         "files": 1000,
         "compiled": 100,
         "launching": 50,
@@ -473,7 +473,7 @@ ROOM_LINES = {
         "verify": 200,
         "dictionary": 900,
         "targets": 16600,
-        "drafters": 13900,
+        "drafters": 14000,
         "planning": 2560,
         "engine": 1900,
         "api": 2800,
