@@ -27,6 +27,7 @@ from torch import nn
 from paceline.drafters.networks.block.shape import BlockShape
 from paceline.drafters.networks.block.ties import CandidateSelector, ConfidenceHead, MarkovHead
 from paceline.drafters.networks.layers import Attend, DecoderLayer, RMSNorm, Rotary, Rotation, attended
+from paceline.drafters.networks.residual import output
 
 KeysValues: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """``[..., rows, heads, size]`` each."""
@@ -102,7 +103,7 @@ class BlockHead(nn.Module):
         self._rotary = Rotary.of(shape.rope, shape.layer.head_size)
         self.norm = RMSNorm(width, shape.layer.eps)
         self.embed_tokens = nn.Embedding(shape.vocab_size, width) if shape.own_embedding else None
-        self.lm_head = _output(shape) if shape.own_output else None
+        self.lm_head = output(shape.width, shape.known, shape.rank) if shape.own_output else None
         self.mask_embedding = nn.Parameter(torch.zeros(width)) if shape.own_mask else None
         self.candidate_selector = CandidateSelector(shape) if shape.selector_rank else None
         self.markov_head = MarkovHead(shape) if shape.markov_rank else None
@@ -232,10 +233,3 @@ class BlockHead(nn.Module):
 
     def _layers(self) -> list[BlockLayer]:
         return list(self.layers)  # type: ignore[arg-type]
-
-
-def _output(shape: BlockShape) -> nn.Module:
-    if not shape.rank:
-        return nn.Linear(shape.width, shape.known, bias=False)
-    thin = nn.Linear(shape.width, shape.rank, bias=False), nn.Linear(shape.rank, shape.known, bias=False)
-    return nn.Sequential(*thin)

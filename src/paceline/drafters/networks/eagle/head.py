@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, RMSNorm, Rotary, Rotation
+from paceline.drafters.networks.residual import output
 from paceline.errors import InputError
 
 Form = Literal["eagle", "eagle3", "peagle", "mtp"]
@@ -134,7 +135,7 @@ class EagleHead(nn.Module):
         if shape.form == PEAGLE:
             self.mask_hidden = nn.Parameter(torch.zeros(1, 1, given))
         if shape.own_output:
-            self.lm_head = _output(shape)
+            self.lm_head = output(shape.width, shape.known, shape.rank)
         self.register_buffer("token_ids", torch.arange(shape.kept) if shape.kept else None)
 
     @property
@@ -199,10 +200,3 @@ def first_shape(shape: EagleShape) -> LayerShape:
     if shape.fuses:
         return replace(shape.layer, reads=2 * shape.width)
     return replace(shape.layer, input_norm=shape.form != EAGLE1)
-
-
-def _output(shape: EagleShape) -> nn.Module:
-    if not shape.rank:
-        return nn.Linear(shape.width, shape.known, bias=False)
-    thin = nn.Linear(shape.width, shape.rank, bias=False), nn.Linear(shape.rank, shape.known, bias=False)
-    return nn.Sequential(*thin)
