@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from paceline_make.heads.kinds.eagle import EagleKind
 from paceline_make.heads.kinds.hydra import HydraKind
 from paceline_make.heads.kinds.medusa import MedusaKind
 from paceline_make.heads.kinds.recurrent import RecurrentKind
+from paceline_make.heads.kinds.table import described
 from paceline_make.heads.labels import Labels, LabelSettings
 from paceline_make.heads.lesson import Lesson, known_tokens
 from paceline_make.heads.loop import HeadTraining, Schedule
@@ -366,11 +368,12 @@ def test_the_command_trains_measures_and_describes(
     card = (tmp_path / "head" / "CARD.md").read_text()
     assert f"for the method `{kind}`" in card
     assert f"tokens a round of `{kind}` with `noise=shared`" in card
-    code, said = command("info", str(tmp_path / "head"))
+    code, said = command("info", str(tmp_path / "head"), "--json")
     assert code == 0
-    assert f"method {kind}".split()[0] in said
-    assert kind in said
-    assert "pocket" in said
+    lines, found = said.splitlines(), json.loads(said.splitlines()[-1])
+    size = sum(file.stat().st_size for file in (tmp_path / "head").glob("*.safetensors"))
+    assert (found["method"], found["bytes"], found["target_name"]) == (kind, size, "pocket")
+    assert ["bytes", f"{size:,}"] in [line.split() for line in lines]
 
 
 def test_wrong_options_are_a_sentence(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
@@ -396,3 +399,4 @@ def test_a_training_says_what_it_was_measured_with(lm: LanguageModel, tmp_path: 
     found = watched(workshop(lm, tmp_path, SMALL["block"], held_out=0.2), ["- a text"])
     assert found.measured.keys() == {"shared", "none"}
     assert found.bytes < 1_000_000
+    assert described(tmp_path)["bytes"] == found.bytes
