@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,22 @@ def test_a_training_that_was_stopped_gives_the_same_head(lm: LanguageModel, tmp_
     assert len(losses(parts)) == count - 3, "it goes on from the last state that was saved"
     for part, weight in weights(whole).items():
         assert torch.equal(weights(parts)[part], weight)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_small_steps_learn_every_window_as_often_as_was_said(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, fresh: bool
+) -> None:
+    """Also where the batch is less than a window, or than a window for each process."""
+    made = workshop(lm, tmp_path, SMALL["block"], batch=WINDOW // 4, fresh=fresh)
+    for name, found in {"is_initialized": True, "get_world_size": processes, "get_rank": 0, "barrier": None}.items():
+        monkeypatch.setattr(torch.distributed, name, lambda found=found: found)
+    batches: Any = made._batches(lambda *_: None)
+    steps = made.schedule(batches).steps
+    learnt = Counter(int(number) for step in range(steps) for number in batches._shuffled.at(step))
+    assert batches.size == processes * WINDOW
+    assert [*learnt.values()] == [3] * 20
 
 
 def windows_of(count: int = 8) -> Labels:

@@ -61,6 +61,8 @@ class Recipe:
     """Label windows when they are learnt, and store nothing."""
 
     def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"a step of a training has at least 1 position, not {self.batch}")
         if self.loss != "labels" and not self.labels.laws:
             raise InputError(f"the loss {self.loss!r} compares laws: it needs soft labels, not {self.labels.kind!r}")
 
@@ -151,21 +153,26 @@ class Workshop:
         with nullcontext() if rank() else claimed(self.out):
             self._check_log()
             batches = self._batches(advance)
-            recipe = self.recipe
-            schedule = Schedule(
-                positions=batches.positions,
-                epochs=recipe.epochs,
-                batch=recipe.batch,
-                rate=recipe.rate,
-                seed=recipe.seed,
-                save_every=recipe.save_every,
+            training = HeadTraining(
+                self.lesson(head), batches, self.schedule(batches), self.out / CHECKPOINT, same=self.same()
             )
-            training = HeadTraining(self.lesson(head), batches, schedule, self.out / CHECKPOINT, same=self.same())
             training.train(self._logged(report))
             self.positions = batches.positions
             if not rank():
                 self._write(head)
         return self.out
+
+    def schedule(self, batches: Batches) -> Schedule:
+        """Its steps are those that are really learnt: as large as the batches are, not as the recipe asked for."""
+        recipe = self.recipe
+        return Schedule(
+            positions=batches.positions,
+            epochs=recipe.epochs,
+            batch=batches.size,
+            rate=recipe.rate,
+            seed=recipe.seed,
+            save_every=recipe.save_every,
+        )
 
     def _batches(self, advance: Advance) -> Batches:
         recipe = self.recipe
