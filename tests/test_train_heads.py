@@ -37,7 +37,7 @@ from paceline_make.heads.kinds.hydra import HydraKind
 from paceline_make.heads.kinds.medusa import MedusaKind
 from paceline_make.heads.kinds.recurrent import RecurrentKind
 from paceline_make.heads.kinds.table import described
-from paceline_make.heads.labels import Labels, LabelSettings
+from paceline_make.heads.labels import Labels, LabelSettings, joined
 from paceline_make.heads.lesson import Lesson, known_tokens
 from paceline_make.heads.loop import HeadTraining, Schedule
 from paceline_make.heads.loss import LOSSES, Laws, Objective
@@ -209,9 +209,8 @@ def test_two_processes_train_as_one_on_windows(tmp_path: Path) -> None:
 # --- lessons -----------------------------------------------------------------------------------------------
 
 
-def batch_of(lm: LanguageModel, made: Workshop, windows: int = 2) -> Labels:
-    found = [made.teacher.label(number) for number in range(windows)]
-    return Labels(*(torch.cat(part) for part in zip(*found, strict=True)))  # type: ignore[arg-type]
+def batch_of(made: Workshop, windows: int = 2) -> Labels:
+    return joined([made.teacher.label(number) for number in range(windows)])
 
 
 def moved(head: nn.Module) -> nn.Module:
@@ -231,8 +230,8 @@ def lesson_of(made: Workshop) -> Lesson[Any]:
 def test_predictions_read_no_more_than_a_draft_may(lm: LanguageModel, tmp_path: Path, name: str) -> None:
     """Those of a position change with nothing behind it but the labels' own tokens before each step."""
     made = workshop(lm, tmp_path, SMALL[name])
-    lesson, batch = lesson_of(made), batch_of(lm, made)
-    place, rows = 5, slice(0, 6)
+    lesson, batch = lesson_of(made), batch_of(made)
+    place = 5
     changed = batch._replace(states=batch.states.clone(), tokens=batch.tokens.clone())
     assert batch.text is not None
     changed = changed._replace(text=batch.text.clone())
@@ -250,7 +249,26 @@ def test_predictions_read_no_more_than_a_draft_may(lm: LanguageModel, tmp_path: 
     for one, other in zip(before, after, strict=True):
         torch.testing.assert_close(one[own], other[own], atol=1e-4, rtol=1e-4)
         assert not torch.allclose(one[later], other[later], atol=1e-2)
-    assert rows.stop == place + 1
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_step_reads_the_token_that_it_predicts(lm: LanguageModel, tmp_path: Path, name: str) -> None:
+    """Nor one behind it, of any position. Where tokens are read, the one before it is."""
+    made = workshop(lm, tmp_path, SMALL[name])
+    lesson, batch = lesson_of(made), batch_of(made)
+
+    def logits(changed: int) -> torch.Tensor:
+        """With other tokens from this place on."""
+        tokens = batch.tokens.clone()
+        tokens[:, changed:] = (tokens[:, changed:].clamp_min(0) + 1) % lm.target.vocab_size
+        with torch.no_grad():
+            return torch.stack(list(lesson.predict(batch._replace(tokens=tokens), 0)[1]))
+
+    right = logits(AHEAD + 1)
+    for step in range(AHEAD):
+        torch.testing.assert_close(logits(step + 1)[: step + 1], right[: step + 1], atol=1e-5, rtol=1e-5)
+        if name not in ("medusa", "block"):
+            assert not torch.allclose(logits(step)[step], right[step], atol=1e-2)
 
 
 def _chosen(lesson: Any, made: Workshop) -> list[int]:
