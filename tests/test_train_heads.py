@@ -422,6 +422,26 @@ def test_wrong_options_are_a_sentence(command: Callable[..., tuple[int, str]], t
     assert command("block", "--states", "-1")[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "more", "most"),
+    [
+        ("redrafter", ("--exit", "16", "--rank", "17"), 16),
+        ("medusa", ("--rank", "300"), 256),
+        ("medusa", ("--rank", "101", "--kept", "100"), 100),
+        ("hydra", ("--rank", "300"), 256),
+        ("eagle", ("--output", "own", "--rank", "257"), 256),
+        ("block", ("--output", "own", "--rank", "100000"), 256),
+    ],
+)
+def test_a_rank_that_makes_nothing_thinner_is_refused_before_labels_are_made(
+    command: Callable[..., tuple[int, str]], tmp_path: Path, kind: str, more: tuple[str, ...], most: int
+) -> None:
+    code, said = command(kind, *more)
+    assert code == 2
+    assert f"is above {most}, the rank of the whole output matrix" in said
+    assert not (tmp_path / "head" / "labels").exists()
+
+
 def test_a_folder_of_another_kind_of_head_is_not_gone_on_with(lm: LanguageModel, tmp_path: Path) -> None:
     losses(workshop(lm, tmp_path, SMALL["medusa"], epochs=1.0))
     with pytest.raises(InputError, match="holds a training with other settings or texts"):

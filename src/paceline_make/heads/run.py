@@ -121,15 +121,23 @@ class Workshop:
 
     def blank(self) -> nn.Module:
         """The head before training."""
-        self._check_memory()
+        self._check_shape()
         head: nn.Module = self.kind.blank(self.ground)
         return head.to(self.target.device)
 
-    def _check_memory(self) -> None:
-        """Refuse a head that is too large before it is made: a system may end the process instead of refusing."""
+    def _check_shape(self) -> None:
+        """Refuse a head that makes no sense, or is too large, before it is made: a system may end the process instead
+        of refusing."""
         ground = self.ground  # made before: nothing of it may be on "meta"
         with torch.device("meta"):
-            needed = TRAINED_BYTES * parameters_in_all(self.kind.made(ground))
+            head = self.kind.made(ground)
+        most = min(self.kind.output_width(head), head.shape.known)
+        if head.shape.rank > most:
+            raise InputError(
+                f"--rank {head.shape.rank} is above {most}, the rank of the whole output matrix; give a smaller one, or"
+                " leave it out"
+            )
+        needed = TRAINED_BYTES * parameters_in_all(head)
         free = free_memory(torch.device(self.target.device))
         if free is not None and needed > free:
             raise InputError(

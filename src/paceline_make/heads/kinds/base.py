@@ -121,6 +121,11 @@ class HeadKind(ABC, Generic[Head]):
         """The same with what it leaves to the target filled in."""
         return self
 
+    def output_width(self, head: Head) -> int:
+        """Of what the output reads."""
+        shape: Any = head.shape
+        return int(shape.width)
+
     @abstractmethod
     def made(self, ground: Ground) -> Head:
         """The head with any weights, also on ``meta``."""

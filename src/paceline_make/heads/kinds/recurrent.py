@@ -60,6 +60,9 @@ class RecurrentKind(HeadKind[RecurrentHead]):
             kept=self.kept,
         )
 
+    def output_width(self, head: RecurrentHead) -> int:
+        return head.shape.exit
+
     def made(self, ground: Ground) -> RecurrentHead:
         return RecurrentHead(self.shape(ground))
 
