@@ -419,6 +419,10 @@ def test_wrong_options_are_a_sentence(command: Callable[..., tuple[int, str]], t
     assert "weigh above 0" in command("medusa", "--decay", "0")[1]
     assert "cannot know 9000 of 8192 tokens" in command("medusa", "--kept", "9000")[1]
     assert "pocket has states 0 to 8" in command("eagle", "--states", "2,5,80")[1]
+    assert "--states names a layer twice: 2,2" in command("eagle", "--states", "2,2")[1]
+    assert "give --prefix" in command("hydra", "--units", "32")[1]
+    assert "--anchors 16 are more than a window of 16 tokens has" in command("block", "--anchors", "16")[1]
+    assert "--anchors must be at least 1" in command("block", "--anchors", "0")[1]
     assert command("block", "--states", "-1")[0] == 2
 
 
