@@ -108,6 +108,14 @@ def test_a_head_learns_and_its_folder_drafts(lm: LanguageModel, tmp_path: Path, 
     assert sum(each.emitted for each in text.rounds) > len(text.rounds), "something was accepted"
 
 
+@pytest.mark.parametrize("name", ["eagle", "block", "block with a Markov head"])
+def test_the_first_step_learns_how_to_read_the_text(lm: LanguageModel, tmp_path: Path, name: str) -> None:
+    made = workshop(lm, tmp_path, SMALL[name])
+    head: Any = made.blank()
+    made.lesson(head).learn(batch_of(made)).loss.backward()
+    assert head.fc.weight.grad.abs().max() > 0
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_a_folder_holds_is_what_was_trained(lm: LanguageModel, tmp_path: Path, name: str) -> None:
     made = workshop(lm, tmp_path, SMALL[name])

@@ -11,12 +11,10 @@ import torch
 from paceline.drafters.networks.heads import REDRAFTER
 from paceline.drafters.networks.redrafter.checkpoint import read_head, write_head
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
-from paceline_make.heads.kinds.base import Ground, HeadKind, Provenance
+from paceline_make.heads.kinds.base import SPREAD, Ground, HeadKind, Provenance
 from paceline_make.heads.labels import Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
-
-SPREAD = 0.02
 
 
 class RecurrentLesson(Lesson[RecurrentHead]):
