@@ -119,6 +119,11 @@ class Workshop:
     def kind(self) -> HeadKind[Any]:
         return self.recipe.head.fitted(self.target)
 
+    @property
+    def unit(self) -> int:
+        """Positions that are learnt together."""
+        return self.teacher.size if self.kind.reading.whole else 1
+
     def blank(self) -> nn.Module:
         """The head before training."""
         self._check_shape()
@@ -147,7 +152,7 @@ class Workshop:
 
     def lesson(self, head: nn.Module) -> Lesson[Any]:
         lesson = self.kind.lesson(head, self.ground, Objective(loss=self.recipe.loss, decay=self.recipe.decay))
-        lesson.unit = self.teacher.size if self.kind.reading.whole else 1
+        lesson.unit = self.unit
         return lesson
 
     def same(self) -> dict[str, Any]:
@@ -192,8 +197,7 @@ class Workshop:
             else:
                 self.store.fill(self.teacher, advance)
         barrier()
-        unit = self.teacher.size if self.kind.reading.whole else 1
-        return StoredBatches(self.store.read(self.teacher), recipe.batch, recipe.seed, unit)
+        return StoredBatches(self.store.read(self.teacher), recipe.batch, recipe.seed, self.unit)
 
     def _check_log(self) -> None:
         """Labels of other settings must not be trained on."""

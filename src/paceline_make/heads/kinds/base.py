@@ -132,6 +132,15 @@ class HeadKind(ABC, Generic[Head]):
     def made(self, ground: Ground) -> Head:
         """The head with any weights, also on ``meta``."""
 
+    def drawn(self, ground: Ground) -> Head:
+        """The head with weights of the seed, and the tokens that it knows."""
+        torch.manual_seed(ground.seed)
+        made = self.made(ground)
+        head: Any = made
+        if head.shape.kept:
+            head.token_ids = ground.known(head.shape.kept)
+        return made
+
     @abstractmethod
     def blank(self, ground: Ground) -> Head:
         """The head before training."""

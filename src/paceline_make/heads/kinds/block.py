@@ -118,10 +118,7 @@ class BlockKind(HeadKind[BlockHead]):
     def blank(self, ground: Ground) -> BlockHead:
         """Layers begin at random and not as nothing: a block reads the text through their attention alone, and nothing
         would be learnt of it in the first steps."""
-        torch.manual_seed(ground.seed)
-        head = self.made(ground)
-        if head.shape.kept:
-            head.token_ids = ground.known(head.shape.kept)
+        head = self.drawn(ground)
         if head.lm_head is not None:
             begin_as(head.lm_head, ground.own_rows(head))
         for module in (head.fc, *head.layers.modules()):
