@@ -208,7 +208,9 @@ def test_the_address_of_a_model_is_its_name(
         load_target(address)
 
 
-def test_a_head_of_the_hub_is_fetched_once_and_is_there_when_the_hub_no_longer_is(tmp_path: Path, ask: Ask) -> None:
+def test_a_head_of_the_hub_is_fetched_once_and_is_there_when_the_hub_no_longer_is(
+    tmp_path: Path, ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
     head = RecurrentHead(HeadShape(width=256, vocab_size=8192, exit=8))
     write_head(tmp_path / "head", head)
     (tmp_path / "head" / "README.md").write_text("what it is")
@@ -219,6 +221,9 @@ def test_a_head_of_the_hub_is_fetched_once_and_is_there_when_the_hub_no_longer_i
         assert method_for(f"http://127.0.0.1:{port}/some/model") == "redrafter"
         with pytest.raises(InputError, match="no folder has this name, and no model of the hub"):
             method_for("some/other")
+        for name in ("some/model", f"http://127.0.0.1:{port}/some/model"):
+            assert main(["train", "info", name]) == 0
+            assert "for the method  redrafter" in capsys.readouterr().out
     close_session()
     lm = paceline.load("pocket", dtype="float32")
     how: dict[str, Any] = {"max_new_tokens": 6, "temperature": 0.8, "seed": 1}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,14 +29,15 @@ from paceline.errors import InputError
 from paceline.tree import DraftTree
 from paceline_make.commands import train
 from paceline_make.heads import watch
-from paceline_make.heads.batches import StoredBatches
+from paceline_make.heads.batches import StoredBatches, rank
 from paceline_make.heads.kinds.base import ROPE, Ground, HeadKind, Provenance
 from paceline_make.heads.kinds.block import BlockKind, BlockLesson
 from paceline_make.heads.kinds.eagle import EagleKind
 from paceline_make.heads.kinds.hydra import HydraKind
 from paceline_make.heads.kinds.medusa import MedusaKind
 from paceline_make.heads.kinds.recurrent import RecurrentKind
-from paceline_make.heads.labels import Labels, LabelSettings
+from paceline_make.heads.kinds.table import described
+from paceline_make.heads.labels import Labels, LabelSettings, joined
 from paceline_make.heads.lesson import Lesson, known_tokens
 from paceline_make.heads.loop import HeadTraining, Schedule
 from paceline_make.heads.loss import LOSSES, Laws, Objective
@@ -105,6 +108,14 @@ def test_a_head_learns_and_its_folder_drafts(lm: LanguageModel, tmp_path: Path, 
     assert sum(each.emitted for each in text.rounds) > len(text.rounds), "something was accepted"
 
 
+@pytest.mark.parametrize("name", ["eagle", "block", "block with a Markov head"])
+def test_the_first_step_learns_how_to_read_the_text(lm: LanguageModel, tmp_path: Path, name: str) -> None:
+    made = workshop(lm, tmp_path, SMALL[name])
+    head: Any = made.blank()
+    made.lesson(head).learn(batch_of(made)).loss.backward()
+    assert head.fc.weight.grad.abs().max() > 0
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_a_folder_holds_is_what_was_trained(lm: LanguageModel, tmp_path: Path, name: str) -> None:
     made = workshop(lm, tmp_path, SMALL[name])
@@ -129,6 +140,22 @@ def test_a_training_that_was_stopped_gives_the_same_head(lm: LanguageModel, tmp_
         assert torch.equal(weights(parts)[part], weight)
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_small_steps_learn_every_window_as_often_as_was_said(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int, fresh: bool
+) -> None:
+    """Also where the batch is less than a window, or than a window for each process."""
+    made = workshop(lm, tmp_path, SMALL["block"], batch=WINDOW // 4, fresh=fresh)
+    for name, found in {"is_initialized": True, "get_world_size": processes, "get_rank": 0, "barrier": None}.items():
+        monkeypatch.setattr(torch.distributed, name, lambda found=found: found)
+    batches: Any = made._batches(lambda *_: None)
+    steps = made.schedule(batches).steps
+    learnt = Counter(int(number) for step in range(steps) for number in batches._shuffled.at(step))
+    assert batches.size == processes * WINDOW
+    assert [*learnt.values()] == [3] * 20
+
+
 def windows_of(count: int = 8) -> Labels:
     """Labels of windows of eight positions, over seven tokens, for a head of width 8."""
     random = torch.Generator().manual_seed(1)
@@ -139,12 +166,12 @@ def windows_of(count: int = 8) -> Labels:
 
 def on_windows(folder: Path) -> list[float]:
     """The losses of a block head on these."""
-    torch.manual_seed(3)
+    torch.manual_seed(3 + rank())  # the first process's weights are all processes'
     layer = LayerShape(width=8, units=8, heads=2, kv_heads=1, head_size=4, head_norms=True)
     shape = BlockShape(
         layer=layer, vocab_size=7, block=3, mask_token=6, states=(0, 1), windows=(None,), causal=(False,), rope=ROPE
     )
-    lesson = BlockLesson(BlockHead(shape), torch.randn(7, 8))
+    lesson = BlockLesson(BlockHead(shape), torch.randn(7, 8, generator=torch.Generator().manual_seed(2)))
     lesson.unit, lesson.anchors = 8, 4
     found = list[float]()
     schedule = Schedule(positions=64, epochs=4, batch=32)
@@ -187,12 +214,16 @@ def test_two_processes_train_as_one_on_windows(tmp_path: Path) -> None:
     assert found == pytest.approx(on_windows(tmp_path / "one.pt"), abs=1e-5)
 
 
+def test_the_size_of_labels_is_told_before_they_are_made(lm: LanguageModel, tmp_path: Path) -> None:
+    made = workshop(lm, tmp_path, SMALL["block"])
+    assert made.bytes == sum(part.nbytes for part in made.store.labelled(made.teacher, 0).values())
+
+
 # --- lessons -----------------------------------------------------------------------------------------------
 
 
-def batch_of(lm: LanguageModel, made: Workshop, windows: int = 2) -> Labels:
-    found = [made.teacher.label(number) for number in range(windows)]
-    return Labels(*(torch.cat(part) for part in zip(*found, strict=True)))  # type: ignore[arg-type]
+def batch_of(made: Workshop, windows: int = 2) -> Labels:
+    return joined([made.teacher.label(number) for number in range(windows)])
 
 
 def moved(head: nn.Module) -> nn.Module:
@@ -212,8 +243,8 @@ def lesson_of(made: Workshop) -> Lesson[Any]:
 def test_predictions_read_no_more_than_a_draft_may(lm: LanguageModel, tmp_path: Path, name: str) -> None:
     """Those of a position change with nothing behind it but the labels' own tokens before each step."""
     made = workshop(lm, tmp_path, SMALL[name])
-    lesson, batch = lesson_of(made), batch_of(lm, made)
-    place, rows = 5, slice(0, 6)
+    lesson, batch = lesson_of(made), batch_of(made)
+    place = 5
     changed = batch._replace(states=batch.states.clone(), tokens=batch.tokens.clone())
     assert batch.text is not None
     changed = changed._replace(text=batch.text.clone())
@@ -231,7 +262,26 @@ def test_predictions_read_no_more_than_a_draft_may(lm: LanguageModel, tmp_path: 
     for one, other in zip(before, after, strict=True):
         torch.testing.assert_close(one[own], other[own], atol=1e-4, rtol=1e-4)
         assert not torch.allclose(one[later], other[later], atol=1e-2)
-    assert rows.stop == place + 1
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_step_reads_the_token_that_it_predicts(lm: LanguageModel, tmp_path: Path, name: str) -> None:
+    """Nor one behind it, of any position. Where tokens are read, the one before it is."""
+    made = workshop(lm, tmp_path, SMALL[name])
+    lesson, batch = lesson_of(made), batch_of(made)
+
+    def logits(changed: int) -> torch.Tensor:
+        """With other tokens from this place on."""
+        tokens = batch.tokens.clone()
+        tokens[:, changed:] = (tokens[:, changed:].clamp_min(0) + 1) % lm.target.vocab_size
+        with torch.no_grad():
+            return torch.stack(list(lesson.predict(batch._replace(tokens=tokens), 0)[1]))
+
+    right = logits(AHEAD + 1)
+    for step in range(AHEAD):
+        torch.testing.assert_close(logits(step + 1)[: step + 1], right[: step + 1], atol=1e-5, rtol=1e-5)
+        if name not in ("medusa", "block"):
+            assert not torch.allclose(logits(step)[step], right[step], atol=1e-2)
 
 
 def _chosen(lesson: Any, made: Workshop) -> list[int]:
@@ -366,11 +416,12 @@ def test_the_command_trains_measures_and_describes(
     card = (tmp_path / "head" / "CARD.md").read_text()
     assert f"for the method `{kind}`" in card
     assert f"tokens a round of `{kind}` with `noise=shared`" in card
-    code, said = command("info", str(tmp_path / "head"))
+    code, said = command("info", str(tmp_path / "head"), "--json")
     assert code == 0
-    assert f"method {kind}".split()[0] in said
-    assert kind in said
-    assert "pocket" in said
+    lines, found = said.splitlines(), json.loads(said.splitlines()[-1])
+    size = sum(file.stat().st_size for file in (tmp_path / "head").glob("*.safetensors"))
+    assert (found["method"], found["bytes"], found["target_name"]) == (kind, size, "pocket")
+    assert ["bytes", f"{size:,}"] in [line.split() for line in lines]
 
 
 def test_wrong_options_are_a_sentence(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
@@ -381,7 +432,31 @@ def test_wrong_options_are_a_sentence(command: Callable[..., tuple[int, str]], t
     assert "weigh above 0" in command("medusa", "--decay", "0")[1]
     assert "cannot know 9000 of 8192 tokens" in command("medusa", "--kept", "9000")[1]
     assert "pocket has states 0 to 8" in command("eagle", "--states", "2,5,80")[1]
+    assert "--states names a layer twice: 2,2" in command("eagle", "--states", "2,2")[1]
+    assert "give --prefix" in command("hydra", "--units", "32")[1]
+    assert "--anchors 16 are more than a window of 16 tokens has" in command("block", "--anchors", "16")[1]
+    assert "--anchors must be at least 1" in command("block", "--anchors", "0")[1]
     assert command("block", "--states", "-1")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "most"),
+    [
+        ("redrafter", ("--exit", "16", "--rank", "17"), 16),
+        ("medusa", ("--rank", "300"), 256),
+        ("medusa", ("--rank", "101", "--kept", "100"), 100),
+        ("hydra", ("--rank", "300"), 256),
+        ("eagle", ("--output", "own", "--rank", "257"), 256),
+        ("block", ("--output", "own", "--rank", "100000"), 256),
+    ],
+)
+def test_a_rank_that_makes_nothing_thinner_is_refused_before_labels_are_made(
+    command: Callable[..., tuple[int, str]], tmp_path: Path, kind: str, more: tuple[str, ...], most: int
+) -> None:
+    code, said = command(kind, *more)
+    assert code == 2
+    assert f"is above {most}, the rank of the whole output matrix" in said
+    assert not (tmp_path / "head" / "labels").exists()
 
 
 def test_a_folder_of_another_kind_of_head_is_not_gone_on_with(lm: LanguageModel, tmp_path: Path) -> None:
@@ -396,3 +471,4 @@ def test_a_training_says_what_it_was_measured_with(lm: LanguageModel, tmp_path: 
     found = watched(workshop(lm, tmp_path, SMALL["block"], held_out=0.2), ["- a text"])
     assert found.measured.keys() == {"shared", "none"}
     assert found.bytes < 1_000_000
+    assert described(tmp_path)["bytes"] == found.bytes

@@ -137,9 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with terminable():
             texts = read(options.text)
             passages = passages_of(texts, options.language)
-            workshop = Workshop(
-                load(MODEL, dtype=fast_type(), device="cpu"), passages, recipe_of(options), options.work
-            )
+            workshop = Workshop(load(MODEL, dtype=fast_type(), device="cpu"), passages, recipe, options.work)
             watched(workshop, origin(options.method, texts))
             if options.install:
                 install(options.method, options.work, shipped_folder(options.method) / MODEL)

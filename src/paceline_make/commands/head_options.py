@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from paceline_make.heads.kinds.base import HeadKind
 
 OUTPUTS = ("own", "model")
+ANCHORS = 64
 
 
 class KindOptions(NamedTuple):
@@ -92,6 +93,8 @@ def _add_hydra(parser: Parser) -> None:
 def _hydra(options: argparse.Namespace) -> HeadKind[Any]:
     from paceline_make.heads.kinds.hydra import HydraKind
 
+    if options.units is not None and not options.prefix:
+        raise InputError("--units is of the layer that reads the text; give --prefix, or leave it out")
     return HydraKind(
         blocks=options.blocks, prefix=options.prefix, units=options.units, rank=options.rank, kept=options.kept
     )
@@ -110,6 +113,8 @@ def _states(options: argparse.Namespace) -> tuple[int, ...]:
         found = tuple(int(each) for each in options.states.split(","))
     except ValueError:
         raise InputError(f"--states are numbers of layers, as 2,4,7, not {options.states!r}") from None
+    if len({*found}) < len(found):
+        raise InputError(f"--states names a layer twice: {options.states}")
     return found
 
 
@@ -130,7 +135,7 @@ def _add_block(parser: Parser) -> None:
     parser.argument(
         "--markov", "N", "rank of a bias by the token before, as DSpark has (default: none)", int, default=0
     )
-    parser.argument("--anchors", "N", "positions of a window that are learnt in a step (default: 64)", int, default=64)
+    parser.argument("--anchors", "N", f"positions of a window that are learnt in a step (default: {ANCHORS})", int)
     _add_states(parser)
     _add_output(parser, "model")
 
@@ -138,12 +143,16 @@ def _add_block(parser: Parser) -> None:
 def _block(options: argparse.Namespace) -> HeadKind[Any]:
     from paceline_make.heads.kinds.block import BlockKind
 
+    if options.anchors is not None and options.anchors >= options.window:
+        raise InputError(
+            f"--anchors {options.anchors} are more than a window of {options.window} tokens has places for"
+        )
     return BlockKind(
         states=_states(options),
         layers=options.layers,
         units=options.units,
         markov=options.markov,
-        anchors=options.anchors,
+        anchors=options.anchors or ANCHORS,
         own_output=_own_output(options),
         rank=options.rank,
         kept=options.kept,

@@ -42,14 +42,13 @@ def add(commands: Subparsers) -> None:
         run=info,
         help="describe a head, or the cost of heads of several shapes here",
         description=(
-            "Describes the head in a folder. Without one, prints for heads of several shapes their bytes, the time of "
-            "a draft on this machine beside a plain forward of the model, and with --data how much of that text a "
-            "head with a part of the vocabulary knows."
+            "Describes the head in a folder or on the hub. Without one, prints for heads of several shapes their "
+            "bytes, the time of a draft on this machine beside a plain forward of the model, and with --data how much "
+            "of that text a head with a part of the vocabulary knows."
         ),
     )
-    telling.add_argument(
-        "folder", nargs="?", type=Path, metavar="FOLDER", help="a folder that 'paceline train KIND' wrote"
-    )
+    text = "a folder that 'paceline train KIND' wrote, any other with a head, or the name of a head on the hub"
+    telling.add_argument("folder", nargs="?", metavar="FOLDER", help=text)
     telling.add_model()
     add_texts(telling, "--data", PASSAGES)
     telling.add_threads()

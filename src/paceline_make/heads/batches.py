@@ -25,6 +25,12 @@ class Batches(Protocol):
     @property
     def positions(self) -> int: ...
 
+    @property
+    def size(self) -> int:
+        """Positions in a step of all processes: about as many as were asked for, in whole units, one at least for each
+        process."""
+        ...
+
     def at(self, step: int) -> tuple[Labels, int]:
         """This process's part of a batch, and the number of positions in all parts."""
         ...
@@ -44,17 +50,26 @@ class _Shuffled:
         return np.sort(self._order[1][place * self.size : (place + 1) * self.size])
 
 
+def units_in_step(batch: int, unit: int) -> int:
+    """Each process has a part of every step."""
+    return max(world(), round(batch / unit))
+
+
 class StoredBatches:
     """Positions from all over the labels that are there; of heads that learn from whole windows ``unit`` positions
     behind one another."""
 
     def __init__(self, labels: Labels, batch: int, seed: int, unit: int = 1) -> None:
         self.labels, self._unit = labels, unit
-        self._shuffled = _Shuffled(len(labels.tokens) // unit, max(world(), round(batch / unit)), seed)
+        self._shuffled = _Shuffled(len(labels.tokens) // unit, units_in_step(batch, unit), seed)
 
     @property
     def positions(self) -> int:
         return len(self.labels.tokens)
+
+    @property
+    def size(self) -> int:
+        return self._shuffled.size * self._unit
 
     def at(self, step: int) -> tuple[Labels, int]:
         chosen = self._shuffled.at(step)
@@ -74,11 +89,15 @@ class FreshBatches:
     def __init__(self, teacher: Teacher, windows: int, batch: int, seed: int) -> None:
         self.teacher, self.windows = teacher, windows
         self.numbers = teacher.shuffled()[:windows]
-        self._shuffled = _Shuffled(windows, max(world(), round(batch / teacher.size)), seed)
+        self._shuffled = _Shuffled(windows, units_in_step(batch, teacher.size), seed)
 
     @property
     def positions(self) -> int:
         return self.windows * self.teacher.size
+
+    @property
+    def size(self) -> int:
+        return self._shuffled.size * self.teacher.size
 
     def at(self, step: int) -> tuple[Labels, int]:
         chosen = self.numbers[self._shuffled.at(step)]

@@ -105,6 +105,7 @@ class HeadTraining:
 
     def train(self, report: Callable[[TrainingReport], None]) -> None:
         """To the end. Stopped at any moment, a new run goes on from the last checkpoint."""
+        self._be_one()
         while self.step < self.schedule.steps:
             began = time.perf_counter()
             loss, right, expected = self._update()
@@ -113,6 +114,11 @@ class HeadTraining:
             report(TrainingReport(self.step, self.schedule.steps, loss, right, expected, pace))
             if self.step % self.schedule.save_every == 0 or self.step == self.schedule.steps:
                 self._save()
+
+    def _be_one(self) -> None:
+        """Several processes begin with the weights of the first: machines may draw or round others."""
+        for weight in self.head.state_dict().values() if world() > 1 else ():
+            distributed.broadcast(weight, 0)
 
     def _update(self) -> tuple[float, list[float], float]:
         for group in self._optimizer.param_groups:

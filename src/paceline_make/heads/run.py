@@ -61,6 +61,8 @@ class Recipe:
     """Label windows when they are learnt, and store nothing."""
 
     def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"a step of a training has at least 1 position, not {self.batch}")
         if self.loss != "labels" and not self.labels.laws:
             raise InputError(f"the loss {self.loss!r} compares laws: it needs soft labels, not {self.labels.kind!r}")
 
@@ -117,17 +119,30 @@ class Workshop:
     def kind(self) -> HeadKind[Any]:
         return self.recipe.head.fitted(self.target)
 
+    @property
+    def unit(self) -> int:
+        """Positions that are learnt together."""
+        return self.teacher.size if self.kind.reading.whole else 1
+
     def blank(self) -> nn.Module:
         """The head before training."""
-        self._check_memory()
+        self._check_shape()
         head: nn.Module = self.kind.blank(self.ground)
         return head.to(self.target.device)
 
-    def _check_memory(self) -> None:
-        """Refuse a head that is too large before it is made: a system may end the process instead of refusing."""
+    def _check_shape(self) -> None:
+        """Refuse a head that makes no sense, or is too large, before it is made: a system may end the process instead
+        of refusing."""
         ground = self.ground  # made before: nothing of it may be on "meta"
         with torch.device("meta"):
-            needed = TRAINED_BYTES * parameters_in_all(self.kind.made(ground))
+            head = self.kind.made(ground)
+        most = min(self.kind.output_width(head), head.shape.known)
+        if head.shape.rank > most:
+            raise InputError(
+                f"--rank {head.shape.rank} is above {most}, the rank of the whole output matrix; give a smaller one, or"
+                " leave it out"
+            )
+        needed = TRAINED_BYTES * parameters_in_all(head)
         free = free_memory(torch.device(self.target.device))
         if free is not None and needed > free:
             raise InputError(
@@ -137,7 +152,7 @@ class Workshop:
 
     def lesson(self, head: nn.Module) -> Lesson[Any]:
         lesson = self.kind.lesson(head, self.ground, Objective(loss=self.recipe.loss, decay=self.recipe.decay))
-        lesson.unit = self.teacher.size if self.kind.reading.whole else 1
+        lesson.unit = self.unit
         return lesson
 
     def same(self) -> dict[str, Any]:
@@ -151,21 +166,26 @@ class Workshop:
         with nullcontext() if rank() else claimed(self.out):
             self._check_log()
             batches = self._batches(advance)
-            recipe = self.recipe
-            schedule = Schedule(
-                positions=batches.positions,
-                epochs=recipe.epochs,
-                batch=recipe.batch,
-                rate=recipe.rate,
-                seed=recipe.seed,
-                save_every=recipe.save_every,
+            training = HeadTraining(
+                self.lesson(head), batches, self.schedule(batches), self.out / CHECKPOINT, same=self.same()
             )
-            training = HeadTraining(self.lesson(head), batches, schedule, self.out / CHECKPOINT, same=self.same())
             training.train(self._logged(report))
             self.positions = batches.positions
             if not rank():
                 self._write(head)
         return self.out
+
+    def schedule(self, batches: Batches) -> Schedule:
+        """Its steps are those that are really learnt: as large as the batches are, not as the recipe asked for."""
+        recipe = self.recipe
+        return Schedule(
+            positions=batches.positions,
+            epochs=recipe.epochs,
+            batch=batches.size,
+            rate=recipe.rate,
+            seed=recipe.seed,
+            save_every=recipe.save_every,
+        )
 
     def _batches(self, advance: Advance) -> Batches:
         recipe = self.recipe
@@ -177,8 +197,7 @@ class Workshop:
             else:
                 self.store.fill(self.teacher, advance)
         barrier()
-        unit = self.teacher.size if self.kind.reading.whole else 1
-        return StoredBatches(self.store.read(self.teacher), recipe.batch, recipe.seed, unit)
+        return StoredBatches(self.store.read(self.teacher), recipe.batch, recipe.seed, self.unit)
 
     def _check_log(self) -> None:
         """Labels of other settings must not be trained on."""

@@ -92,7 +92,7 @@ def bytes_of(windows: int, teacher: Teacher) -> int:
     """How many bytes the labels of ``windows`` windows take, at most."""
     settings = teacher.settings
     row = 2 * width_of(teacher) + 4 * (settings.ahead + 1) + (6 * settings.ahead * TOP if settings.laws else 0)
-    return windows * teacher.size * row
+    return windows * teacher.size * (row + 4 * teacher.reading.whole)
 
 
 def width_of(teacher: Teacher) -> int:

@@ -26,6 +26,8 @@ ROPE: Mapping[str, Any] = {"rope_theta": 10_000.0}
 SAMPLE, TOGETHER = 4096, 256
 """Tokens of the text that the target reads before training, and so many of them together."""
 RIDGE = 1e-3
+SPREAD = 0.02
+"""The deviation of matrices that begin at random."""
 
 
 @dataclass(eq=False)
@@ -121,9 +123,23 @@ class HeadKind(ABC, Generic[Head]):
         """The same with what it leaves to the target filled in."""
         return self
 
+    def output_width(self, head: Head) -> int:
+        """Of what the output reads."""
+        shape: Any = head.shape
+        return int(shape.width)
+
     @abstractmethod
     def made(self, ground: Ground) -> Head:
         """The head with any weights, also on ``meta``."""
+
+    def drawn(self, ground: Ground) -> Head:
+        """The head with weights of the seed, and the tokens that it knows."""
+        torch.manual_seed(ground.seed)
+        made = self.made(ground)
+        head: Any = made
+        if head.shape.kept:
+            head.token_ids = ground.known(head.shape.kept)
+        return made
 
     @abstractmethod
     def blank(self, ground: Ground) -> Head:
@@ -186,8 +202,8 @@ def states_of(target: Target) -> tuple[int, ...]:
 
 
 def begin_layers(head: Any, ground: Ground, states: tuple[int, ...]) -> None:
-    """Layers begin as nothing beside their input. The joined states begin as what is nearest to the last state, and the
-    norm makes it as large as the output reads it."""
+    """For heads whose layers are added to the joined states: layers begin as nothing beside their input. The joined
+    states begin as what is nearest to the last state, and the norm makes it as large as the output reads it."""
     last = ground.target.layers
     read, wanted = ground.sample(*states), ground.sample(last)
     weight = (read.T @ read).diagonal().mean() * RIDGE

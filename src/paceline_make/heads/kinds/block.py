@@ -20,11 +20,11 @@ from paceline.drafters.networks.heads import BLOCK
 from paceline.targets.base import Target
 from paceline_make.heads.kinds.base import (
     ROPE,
+    SPREAD,
     Ground,
     HeadKind,
     Provenance,
     begin_as,
-    begin_layers,
     layer_of,
     states_of,
 )
@@ -116,13 +116,14 @@ class BlockKind(HeadKind[BlockHead]):
         )
 
     def blank(self, ground: Ground) -> BlockHead:
-        torch.manual_seed(ground.seed)
-        head = self.made(ground)
-        if head.shape.kept:
-            head.token_ids = ground.known(head.shape.kept)
+        """Layers begin at random and not as nothing: a block reads the text through their attention alone, and nothing
+        would be learnt of it in the first steps."""
+        head = self.drawn(ground)
         if head.lm_head is not None:
             begin_as(head.lm_head, ground.own_rows(head))
-        begin_layers(head, ground, self.states)
+        for module in (head.fc, *head.layers.modules()):
+            if isinstance(module, torch.nn.Linear):
+                torch.nn.init.normal_(module.weight, std=SPREAD)
         if head.markov_head is not None:
             torch.nn.init.zeros_(head.markov_head.markov_w2.weight)
         return head

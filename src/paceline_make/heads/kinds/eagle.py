@@ -98,10 +98,7 @@ class EagleKind(HeadKind[EagleHead]):
         return EagleHead(shape, Rotary.of(ROPE, shape.layer.head_size))
 
     def blank(self, ground: Ground) -> EagleHead:
-        torch.manual_seed(ground.seed)
-        head = self.made(ground)
-        if head.shape.kept:
-            head.token_ids = ground.known(head.shape.kept)
+        head = self.drawn(ground)
         if self.own_output:
             begin_as(head.lm_head, ground.own_rows(head))
         begin_layers(head, ground, self.states)

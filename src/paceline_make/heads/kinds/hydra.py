@@ -66,10 +66,7 @@ class HydraKind(HeadKind[HydraHeads]):
 
     def blank(self, ground: Ground) -> HydraHeads:
         """Heads begin as the target's own output, as published, of the state alone."""
-        torch.manual_seed(ground.seed)
-        head = self.made(ground)
-        if head.shape.kept:
-            head.token_ids = ground.known(head.shape.kept)
+        head = self.drawn(ground)
         outputs: Any = head.hydra_lm_head
         for output in outputs:
             begin_as(output[1] if self.prefix else output, ground.own_rows(head))

@@ -53,10 +53,7 @@ class MedusaKind(HeadKind[MedusaHeads]):
 
     def blank(self, ground: Ground) -> MedusaHeads:
         """Heads begin as the target's own output, as published."""
-        torch.manual_seed(ground.seed)
-        heads = self.made(ground)
-        if heads.shape.kept:
-            heads.token_ids = ground.known(heads.shape.kept)
+        heads = self.drawn(ground)
         for head in heads if self.own_output else ():
             begin_as(list(head.children())[-1], ground.own_rows(heads))
         return heads

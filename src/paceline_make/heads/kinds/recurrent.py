@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from paceline.drafters.networks.heads import REDRAFTER
 from paceline.drafters.networks.redrafter.checkpoint import read_head, write_head
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
-from paceline_make.heads.kinds.base import Ground, HeadKind, Provenance
+from paceline_make.heads.kinds.base import SPREAD, Ground, HeadKind, Provenance, begin_as
 from paceline_make.heads.labels import Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
-
-SPREAD = 0.02
 
 
 class RecurrentLesson(Lesson[RecurrentHead]):
@@ -60,32 +58,24 @@ class RecurrentKind(HeadKind[RecurrentHead]):
             kept=self.kept,
         )
 
+    def output_width(self, head: RecurrentHead) -> int:
+        return head.shape.exit
+
     def made(self, ground: Ground) -> RecurrentHead:
         return RecurrentHead(self.shape(ground))
 
     def blank(self, ground: Ground) -> RecurrentHead:
-        torch.manual_seed(ground.seed)
-        head = self.made(ground)
+        """An output of the model's width begins as the model's own."""
+        head, shape = self.drawn(ground), self.shape(ground)
         with torch.no_grad():
             for weight in head.parameters():
                 if weight.ndim == 2:
-                    weight.normal_(0, SPREAD if weight.shape[0] == head.shape.known else weight.shape[1] ** -0.5)
+                    weight.normal_(0, SPREAD if weight.shape[0] == shape.known else weight.shape[1] ** -0.5)
                 else:
                     weight.zero_()
-        if head.shape.kept:
-            head.token_ids = ground.known(head.shape.kept)
-        self._begin_with_the_models_own(head, ground)
+        if not shape.rank and shape.exit == shape.width:  # what states mean is known then
+            begin_as(head.lm_head[shape.blocks], ground.own_rows(head))
         return head
-
-    def _begin_with_the_models_own(self, head: RecurrentHead, ground: Ground) -> None:
-        """An output of the model's width begins as the model's own head: what states mean is known then."""
-        shape = head.shape
-        if shape.rank or shape.exit != shape.width:
-            return
-        own = ground.output
-        rows = own if head.token_ids is None else own[head.token_ids]
-        output: Any = head.lm_head[shape.blocks]
-        output.weight.data.copy_(rows)
 
     def lesson(self, head: RecurrentHead, ground: Ground, objective: Objective) -> RecurrentLesson:
         return RecurrentLesson(head, ground.embedding, objective)
