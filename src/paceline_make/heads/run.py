@@ -131,23 +131,23 @@ class Workshop:
         return head.to(self.target.device)
 
     def _check_shape(self) -> None:
-        """Refuse a head that makes no sense, or is too large, before it is made: a system may end the process instead
-        of refusing."""
+        """Refuse a head that is too large before it is made: a system may end the process instead of refusing. Refuse
+        one that makes no sense."""
         ground = self.ground  # made before: nothing of it may be on "meta"
         with torch.device("meta"):
             head = self.kind.made(ground)
-        most = min(self.kind.output_width(head), head.shape.known)
-        if head.shape.rank > most:
-            raise InputError(
-                f"--rank {head.shape.rank} is above {most}, the rank of the whole output matrix; give a smaller one, or"
-                " leave it out"
-            )
         needed = TRAINED_BYTES * parameters_in_all(head)
         free = free_memory(torch.device(self.target.device))
         if free is not None and needed > free:
             raise InputError(
                 f"training a head of this shape takes {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free; make "
                 f"it smaller ({self.kind.smaller})"
+            )
+        most = min(self.kind.output_width(head), head.shape.known)
+        if head.shape.rank > most:
+            raise InputError(
+                f"--rank {head.shape.rank} is above {most}, the rank of the whole output matrix; give a smaller one, or"
+                " leave it out"
             )
 
     def lesson(self, head: nn.Module) -> Lesson[Any]:
