@@ -103,9 +103,10 @@ class Auto(Beside):
         super().__init__((*self.cheap, *self.expensive))
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        """Drafts within their budgets: a part that is sure may fill one alone."""
+        """A budget beyond its own size bounds the whole draft: a part that is sure may fill it alone."""
         drafts = super().propose(asks)
-        return [draft.top(ask.budget.nodes) for draft, ask in zip(drafts, asks, strict=True)]
+        budgets = [ask.budget.nodes for ask in asks]
+        return [draft.top(most) if most > self.nodes else draft for draft, most in zip(drafts, budgets, strict=True)]
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         return NODES + sum(sizes[len(self.cheap) :])
