@@ -323,9 +323,9 @@ def test_heads_in_use_are_checked_for_every_target(tmp_path: Path) -> None:
     assert third.network.heads is first.network.heads
 
 
-def test_heads_without_an_output_need_that_of_the_target(told: Any) -> None:
+def test_heads_without_an_output_need_that_of_the_target(drafter_by: Any) -> None:
     with pytest.raises(InputError, match="table shows no output head; choose a drafter that needs none"):
-        told(MedusaHeads(MedusaShape(width=SIZE, vocab_size=0, own_output=False)))
+        drafter_by(MedusaHeads(MedusaShape(width=SIZE, vocab_size=0, own_output=False)))
 
 
 @pytest.mark.parametrize(
@@ -345,8 +345,8 @@ def test_options_that_make_no_sense_are_one_sentence(spec: str, said: str) -> No
 # --- drafts, by hand -----------------------------------------------------------------------------------------
 
 
-class Told(MedusaHeads):
-    """Heads whose logits are told, and do not depend on the state."""
+class StatedHeads(MedusaHeads):
+    """Heads whose logits are stated, and do not depend on the state."""
 
     def __init__(self, rows: torch.Tensor, ids: Sequence[int] | None = None) -> None:
         super().__init__(MedusaShape(width=SIZE, vocab_size=99 if ids else rows.shape[1], heads=len(rows), blocks=0))
@@ -359,7 +359,7 @@ class Told(MedusaHeads):
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Any:
+def drafter_by(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes drafters with given heads."""
 
     def make(heads: MedusaHeads, target: TableTarget | None = None, **options: Any) -> Medusa:
@@ -413,13 +413,13 @@ SAMPLINGS = {"greedy": Sampling(), "warm": Sampling(temperature=1.0, seed=3), "c
 @pytest.mark.parametrize("ids", [None, [0, 3, 4, 9, 20, 21, 40, 66, 67, 98]], ids=["all", "part"])
 @pytest.mark.parametrize("noise", ["shared", "none"])
 @pytest.mark.parametrize("setting", SAMPLINGS)
-def test_a_draft_is_the_likeliest_paths(told: Any, setting: str, noise: str, ids: list[int] | None) -> None:
+def test_a_draft_is_the_likeliest_paths(drafter_by: Any, setting: str, noise: str, ids: list[int] | None) -> None:
     for seed in range(6):
         made = Made(seed)
         size, heads, nodes, top = made.size(10, 10) if ids else made.size(5, 12), made.size(1, 5), made.size(1, 40), 4
         rows = 6 * made.tensor(heads, size)
         target = TableTarget(lambda history, size=size: [0.0] * (99 if ids else size), 99 if ids else size)
-        drafter = told(Told(rows, ids), target, noise=noise, top=top, nodes=nodes)
+        drafter = drafter_by(StatedHeads(rows, ids), target, noise=noise, top=top, nodes=nodes)
         tokens, depth = [2, 4, made.size(0, 3)], made.size(1, 5)
         contexts = [context_of(tokens, eos=[3], **{**vars(SAMPLINGS[setting]), "seed": seed}), context_of([1])]
         asks = [Ask(ready(drafter, context), Budget(nodes, depth)) for context in contexts]
@@ -430,28 +430,28 @@ def test_a_draft_is_the_likeliest_paths(told: Any, setting: str, noise: str, ids
             assert paths(tree) == pytest.approx(wanted, abs=1e-5)
 
 
-def test_certain_tokens_are_no_children_without_parents(told: Any) -> None:
+def test_certain_tokens_are_no_children_without_parents(drafter_by: Any) -> None:
     rows = torch.full((4, SIZE), -40.0)
     rows[:, 2] = 40
-    drafter = told(Told(rows), nodes=3)
+    drafter = drafter_by(StatedHeads(rows), nodes=3)
     (tree,) = drafter.propose([Ask(ready(drafter, context_of([1], temperature=1.0, top_k=1)), Budget(3, 4))])
     assert paths(tree).keys() == {(2,), (2, 2), (2, 2, 2)}
 
 
-def test_a_broken_state_drafts_nothing_and_leaves_others_alone(told: Any) -> None:
-    class Broken(Told):
+def test_a_broken_state_drafts_nothing_and_leaves_others_alone(drafter_by: Any) -> None:
+    class Broken(StatedHeads):
         def forward(self, hidden: torch.Tensor, unembed: Any = None, heads: int | None = None) -> torch.Tensor:
             return super().forward(hidden, unembed, heads) + hidden.sum(-1, keepdim=True)
 
-    drafter = told(Broken(Made(0).tensor(3, SIZE)))
+    drafter = drafter_by(Broken(Made(0).tensor(3, SIZE)))
     states = [ready(drafter, context_of([1]), torch.full((SIZE,), number)) for number in (torch.nan, 0.0)]
     broken, whole = drafter.propose([Ask(state, Budget(5, 5)) for state in states])
     assert (len(broken), len(whole)) == (0, 5)
 
 
-def test_levels_of_several_texts_take_one_pass(told: Any) -> None:
-    heads = Told(6 * Made(0).tensor(4, SIZE))
-    drafter = told(heads)
+def test_levels_of_several_texts_take_one_pass(drafter_by: Any) -> None:
+    heads = StatedHeads(6 * Made(0).tensor(4, SIZE))
+    drafter = drafter_by(heads)
     states = [ready(drafter, context_of([number])) for number in range(3)]
     trees = drafter.propose([Ask(state, Budget(16, 9)) for state in states])
     assert [tree.depth for tree in trees] == [4, 4, 4]
@@ -485,17 +485,17 @@ def following(history: tuple[int, ...]) -> list[float]:
     return [40.0 * (token == NEXT[history[-1]]) for token in range(SIZE)]
 
 
-def wrong_rounds(told: Any) -> int:
+def wrong_rounds(drafter_by: Any) -> int:
     """Rounds with a refused token, of a text that its heads know."""
     target = TableTarget(following, SIZE)
-    session = write(target, [1], told(Following(), target, top=1), max_new_tokens=40)
+    session = write(target, [1], drafter_by(Following(), target, top=1), max_new_tokens=40)
     assert sum(each.drafted for each in session.rounds) > 20
     return sum(each.accepted < each.drafted for each in session.rounds)
 
 
-def test_heads_that_know_what_comes_are_never_wrong(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_that_know_what_comes_are_never_wrong(drafter_by: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And states of other rows would be seen."""
-    assert wrong_rounds(told) == 0
+    assert wrong_rounds(drafter_by) == 0
     honest = HeadState.note
 
     def other_row(self: HeadState, scores: Any, verdict: Any, layer: int) -> None:
@@ -503,22 +503,24 @@ def test_heads_that_know_what_comes_are_never_wrong(told: Any, monkeypatch: pyte
         self.hidden = scores.hidden(layer)[0].clone()
 
     monkeypatch.setattr(HeadState, "note", other_row)
-    assert wrong_rounds(told) > 3
+    assert wrong_rounds(drafter_by) > 3
 
 
 LAW = [0.0, 2.0, 1.0, 3.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("rejecting", [False, True], ids=["public noise", "with laws"])
-def test_heads_that_know_the_law_are_never_wrong(told: Any, monkeypatch: pytest.MonkeyPatch, rejecting: bool) -> None:
+def test_heads_that_know_the_law_are_never_wrong(
+    drafter_by: Any, monkeypatch: pytest.MonkeyPatch, rejecting: bool
+) -> None:
     """The noise of every place is the target's, or a drawn token has the target's law; other noise would be seen."""
 
     def wrong() -> int:
         target = TableTarget(lambda history: LAW, SIZE)
-        heads = Told(torch.tensor(LAW, dtype=torch.float64).expand(4, -1) * np.log(2))
+        heads = StatedHeads(torch.tensor(LAW, dtype=torch.float64).expand(4, -1) * np.log(2))
         how: dict[str, Any] = {"sampling": Sampling(temperature=0.8, seed=5), "max_new_tokens": 60}
         rule = Rule.REJECTION if rejecting else Rule.COUPLED
-        session = write(target, [1, 2, 3], told(heads, target, top=1), rule=rule, **how)
+        session = write(target, [1, 2, 3], drafter_by(heads, target, top=1), rule=rule, **how)
         assert sum(each.drafted for each in session.rounds) > 30
         return sum(each.accepted < each.drafted for each in session.rounds)
 
@@ -590,15 +592,15 @@ def test_auto_finds_out_which_method_heads_are_for(lm: LanguageModel, tmp_path: 
     ids=["drawn", "tree", "coupled"],
 )
 def test_the_law_is_plain_decodings(
-    told: Any, monkeypatch: pytest.MonkeyPatch, rule: Rule, options: dict[str, Any]
+    drafter_by: Any, monkeypatch: pytest.MonkeyPatch, rule: Rule, options: dict[str, Any]
 ) -> None:
     world = World(length=3 if rule is Rule.REJECTION else 4)
-    heads = Told(Made(1).tensor(2, world.size).double())
+    heads = StatedHeads(Made(1).tensor(2, world.size).double())
     drawn = list[DraftTree]()
 
     def play(coins: Coins) -> Any:
         draw_by(coins, monkeypatch)
-        drafter = told(heads, world.target, **options)
+        drafter = drafter_by(heads, world.target, **options)
         propose = drafter.propose
 
         def exactly(asks: Sequence[Ask]) -> list[DraftTree]:

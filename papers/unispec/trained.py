@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from paceline_lab import Estimate, Summary
 from papers.driver import Given
+from papers.lab import without_head
 from papers.report import Claim, Report, Way
 from papers.speeds import UNKNOWN, by, compared, of_run
 from papers.unispec.lab import SizesLab
@@ -42,20 +43,21 @@ def table3(given: Given) -> Report:
 
 
 def trained(run: Summary, entry: str, rivals: list[str]) -> Report:
-    claims = [claim for rival in rivals for claim in of_head(run, entry, rival)]
-    return Report("UniSpec, Tables 3 and 9: trained heads by language", [by("language", of_run(run))], claims)
+    names = {rival: without_head(rival) for rival in rivals}
+    claims = [claim for rival, called in names.items() for claim in of_head(run, entry, rival, called)]
+    return Report("UniSpec, Tables 3 and 9: trained heads by language", [by("language", of_run(run, names))], claims)
 
 
-def of_head(run: Summary, entry: str, rival: str) -> Iterator[Claim]:
+def of_head(run: Summary, entry: str, rival: str, called: str) -> Iterator[Claim]:
     """What a head loses outside English, and how it stands to UniSpec in each language."""
     home = spoken(run, rival, ENGLISH)
     for language in run.languages:
         if language != ENGLISH and ENGLISH in run.languages:
-            claim = f"{rival} gains less in {language} than in {ENGLISH}"
+            claim = f"{called} gains less in {language} than in {ENGLISH}"
             yield compared(claim, LEARNED, spoken(run, rival, language), home, Way.BELOW)
     for language in run.languages:
         one, other, at_home = spoken(run, entry, language), spoken(run, rival, language), language == ENGLISH
-        claim = f"in {language} UniSpec is {'slower' if at_home else 'faster'} than {rival}"
+        claim = f"in {language} UniSpec is {'slower' if at_home else 'faster'} than {called}"
         yield compared(claim, AHEAD[at_home], one, other, Way.BELOW if at_home else Way.ABOVE)
 
 

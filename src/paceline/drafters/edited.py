@@ -14,6 +14,7 @@ What is copied is a prediction of the text (`prediction`), or an earlier passage
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log, log1p
@@ -71,7 +72,7 @@ class Edit:
 
 
 @dataclass(eq=False)
-class EditedCopy:
+class EditedCopy(ABC):
     """One text and where it is in what it copies."""
 
     context: Context
@@ -193,13 +194,13 @@ class EditedCopy:
                 place.run = 2
         return sorted(found, key=lambda place: -place.run)[:2]
 
+    @abstractmethod
     def _elsewhere(self) -> list[tuple[int, int]]:
         """Places that end as the text does, anywhere, with the sizes of the matches."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _ending(self) -> list[int]:
         """The last two tokens of the text, or the last one if no more can be copied."""
-        raise NotImplementedError
 
     def _near(self) -> int:
         """How many tokens ahead are near."""

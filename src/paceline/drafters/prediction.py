@@ -67,7 +67,7 @@ class PredictionState(EditedCopy):
         return tree
 
     def draft_behind(self, budget: Budget, ahead: Sequence[int]) -> DraftTree:
-        """The same behind tokens of another draft, which are counted as nobody's."""
+        """The same behind tokens of another draft, which count for no prediction."""
         self.catch_up()
         tree = self.ahead(ahead).drafted_from(budget, Prediction.name).head(budget.nodes, depth=budget.depth)
         if len(tree):

@@ -248,6 +248,12 @@ def rounded(tensors: Tensors, chosen: Callable[[str], bool]) -> dict[str, torch.
     return found
 
 
+def stored(tensors: Tensors, dtype: torch.dtype | None, *, int8: bool) -> dict[str, torch.Tensor]:
+    """The tensors of a head as they are written; with ``int8`` its matrices in 8-bit integers."""
+    found = of_type(tensors, dtype)
+    return rounded(found, lambda name: name.endswith(".weight")) if int8 else found
+
+
 def floats(tensors: Tensors) -> dict[str, torch.Tensor]:
     """Without integers: a head computes in floats."""
     scales = {name.removesuffix(SCALE): scale for name, scale in tensors.items() if name.endswith(SCALE)}

@@ -50,9 +50,9 @@ class ProductGrowth(Growth):
         best = best[np.argsort(-whole[best], kind="stable")]
         above, place = np.divmod(best, max(1, len(ids)))
         tokens, worth = ids[place], whole[best]
-        nobody = np.zeros(len(best), np.int64)
+        unowned = np.zeros(len(best), np.int64)
         self._levels.append(
-            Candidates(tokens, np.exp(scores[place]), worth - STEP * self.level, parents[above], nobody)
+            Candidates(tokens, np.exp(scores[place]), worth - STEP * self.level, parents[above], unowned)
         )
         going = np.flatnonzero(~np.isin(tokens, list(self.state.ends)))
         self._last = first + going, worth[going]

@@ -25,12 +25,11 @@ from paceline.drafters.networks.checkpoint import (
     check_tensor,
     fill,
     floats,
-    of_type,
     own_part,
     parsing,
     read_tensors,
     reading,
-    rounded,
+    stored,
     unpickled,
     write_folder,
 )
@@ -103,9 +102,7 @@ def write_block(
         known = torch.zeros(shape.vocab_size, dtype=torch.bool)
         known[ids] = True
         tensors |= {OFFSETS: ids - torch.arange(len(ids)), "t2d": known}
-    tensors = of_type(tensors, dtype)
-    if int8:
-        tensors = rounded(tensors, lambda name: name.endswith(".weight"))
+    tensors = stored(tensors, dtype, int8=int8)
     own = BlockPart(rank=shape.rank, target=target, target_name=target_name, trained=dict(trained or {}))
     config = _speculators_config(shape, target_name) if _fits_speculators(shape) else _zlab_config(shape)
     write_folder(folder, tensors, {**config, "paceline": asdict(own)})

@@ -21,11 +21,10 @@ from paceline.drafters.networks.checkpoint import (
     check_sizes,
     fill,
     floats,
-    of_type,
     own_part,
     parsing,
     read_tensors,
-    rounded,
+    stored,
     whole,
     write_folder,
 )
@@ -248,10 +247,8 @@ def write_head(
     in 8-bit integers with a scale for each row; only this project reads these, and thin matrices."""
     shape = head.shape
     _check_layout(shape, names)
-    tensors = of_type(head.state_dict(), dtype)
+    tensors = stored(head.state_dict(), dtype, int8=int8)
     ids = tensors.pop(TOKEN_IDS, None)
-    if int8:
-        tensors = rounded(tensors, lambda name: name.endswith(".weight"))
     if ids is not None:
         known = torch.zeros(shape.vocab_size, dtype=torch.bool)
         known[ids.cpu()] = True

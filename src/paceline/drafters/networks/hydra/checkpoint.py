@@ -22,11 +22,10 @@ from paceline.drafters.networks.checkpoint import (
     check_ids,
     fill,
     floats,
-    of_type,
     own_part,
     parsing,
     read_tensors,
-    rounded,
+    stored,
     whole,
     write_folder,
 )
@@ -197,9 +196,7 @@ def write_heads(
         trained=dict(trained or {}),
         vocab_size=shape.vocab_size if shape.kept else 0,
     )
-    tensors = of_type(heads.state_dict(), dtype)
-    if int8:
-        tensors = rounded(tensors, lambda name: name.endswith(".weight"))
+    tensors = stored(heads.state_dict(), dtype, int8=int8)
     config = {
         "hydra_num_heads": shape.heads,
         "hydra_num_layers": shape.blocks,

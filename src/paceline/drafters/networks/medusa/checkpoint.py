@@ -23,11 +23,10 @@ from paceline.drafters.networks.checkpoint import (
     check_ids,
     fill,
     floats,
-    of_type,
     own_part,
     read_tensors,
     read_within,
-    rounded,
+    stored,
     write_folder,
 )
 from paceline.drafters.networks.fitting import HeadFacts
@@ -120,9 +119,7 @@ def write_heads(
         trained=dict(trained or {}),
         vocab_size=shape.vocab_size if shape.kept or not shape.own_output else 0,
     )
-    tensors = of_type(heads.state_dict(), dtype)
-    if int8:
-        tensors = rounded(tensors, lambda name: name.endswith(".weight"))
+    tensors = stored(heads.state_dict(), dtype, int8=int8)
     config = {
         "medusa_num_heads": shape.heads,
         "medusa_num_layers": shape.blocks,
