@@ -40,7 +40,7 @@ from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.mirror import drafter as drafter_module
 from paceline.drafters.networks.mirror import place as place_module
 from paceline.drafters.networks.mirror import process as process_module
-from paceline.drafters.networks.mirror.drafter import MirrorState
+from paceline.drafters.networks.mirror.drafter import Mirror, MirrorState
 from paceline.drafters.networks.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said, Window
 from paceline.drafters.networks.mirror.place import DraftPlace, spot, usable_cores
 from paceline.drafters.networks.mirror.process import DraftProcess
@@ -49,6 +49,7 @@ from paceline.drafters.networks.mirror.rollout import Rollout
 from paceline.drafters.networks.mirror.worker import Worker, WorkerAssistant, facts_of
 from paceline.drafters.networks.network import IN_PASSING
 from paceline.drafters.sharing import Shared
+from paceline.engine.counters import Round
 from paceline.engine.serial import run
 from paceline.errors import DrafterWarning, InputError
 from paceline.law import Outlook, Sampling
@@ -293,12 +294,26 @@ def test_drafts_that_begin_anew_may_be_shorter(lm: LanguageModel) -> None:
     assert {each.drafted for each in rounds if not each.counts["drafts_anew"]} == {7}
 
 
-def test_windows_are_there_when_the_target_has_decided(lm: LanguageModel) -> None:
-    rounds = [each for each in written(lm, "mirror:branches=full").rounds if each.drafted]
-    ready = [each for each in rounds if each.counts["levels_ahead"] > 0]
-    assert len(ready) > len(rounds) / 3
+def test_windows_are_there_when_the_target_has_decided(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If its later layers take long enough: on a busy machine those of `pocket` may be over first."""
+    early = Mirror.on_early
+
+    def rounds_with(pause: float) -> list[Round]:
+        def then_paused(mirror: Mirror, state: MirrorState, tree: DraftTree, logits: torch.Tensor) -> None:
+            early(mirror, state, tree, logits)
+            time.sleep(pause)
+
+        monkeypatch.setattr(Mirror, "on_early", then_paused)
+        return [each for each in written(lm, "mirror:branches=full").rounds if each.drafted]
+
+    for pause in (0.0, 0.05, 0.2, 0.8):
+        rounds = rounds_with(pause)
+        assert all(each.counts["bytes_exchanged"] > 0 for each in rounds)
+        if sum(each.counts["levels_ahead"] > 0 for each in rounds) > len(rounds) / 3:
+            break
+    else:
+        pytest.fail("no windows are there, however long the target takes")
     assert sum(each.counts["drafts_anew"] for each in rounds) < len(rounds)
-    assert all(each.counts["bytes_exchanged"] > 0 for each in rounds)
 
 
 def test_the_text_is_plain_decodings_in_batches_and_with_others(lm: LanguageModel) -> None:
