@@ -28,7 +28,7 @@ from paceline.engine.serial import run
 from paceline.law import Distribution, Sampling
 from paceline.planning.adaptive import Adaptive
 from paceline.planning.backoff import BackOff
-from paceline.planning.base import Draft, Planner, Resting, Room
+from paceline.planning.base import LISTENING, Draft, Planner, Resting, Room
 from paceline.planning.costs import Costs
 from paceline.planning.fixed import Fixed
 from paceline.targets.replay import ReplayTarget
@@ -344,7 +344,7 @@ def asleep(drafter: Drafter, rounds: int = 400) -> Adaptive:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_long_copy_wakes_the_planner_at_once_and_for_all_texts_together(batch: int) -> None:
+def test_a_long_copy_wakes_the_planner_soon_and_for_all_texts_together(batch: int) -> None:
     text = [*PASSAGE, 7, *PASSAGE[:100]]
     target, drafter = ReplayTarget([[*text, 3], *([5, number, *PASSAGE] for number in range(batch - 1))], 210), Suffix()
     drafter.fit(target)
@@ -371,14 +371,14 @@ def test_a_long_copy_wakes_the_planner_at_once_and_for_all_texts_together(batch:
     lengths = [len(lengths) for lengths in planned]
     assert lengths[0] == batch
     woken = next(number for number, own in enumerate(planned[1:], 1) if own[0] > len(prompts[0]) + 2)
-    assert planned[woken][0] - len(PASSAGE) - 1 <= PROVEN + 2
+    assert planned[woken][0] - len(PASSAGE) - 1 <= PROVEN + 1 + LISTENING
     assert set(lengths) == {batch}, "texts that rest together wake together"
 
 
 def test_without_it_the_planner_sleeps_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Suffix, "sure", lambda drafter, state: False)
     with pytest.raises((AssertionError, StopIteration)):
-        test_a_long_copy_wakes_the_planner_at_once_and_for_all_texts_together(1)
+        test_a_long_copy_wakes_the_planner_soon_and_for_all_texts_together(1)
 
 
 def test_what_was_woken_for_nothing_sleeps_its_time() -> None:

@@ -196,7 +196,7 @@ class Drafter:
 
     def sure(self, state: Any) -> bool:
         """Whether the next draft is very likely right, such as a long copy that was right so far. It then may be as
-        large as the budget, and wakes a planner that has stopped drafting; asked in every round while it has."""
+        large as the budget, and wakes a planner that has stopped drafting; asked every few rounds while it has."""
         return False
 
     @property

@@ -93,11 +93,16 @@ class DictionaryState:
         self.records = [HitRate() for _ in self.dictionaries]
         self._asked = list(zip(range(len(self.records)), self.dictionaries, self.records, strict=True))
         self._chains = [_chains.setdefault(dictionary, {}) for dictionary in self.dictionaries]
-        if self.watched and self.dictionaries:
-            tokens = self.context.tokens[-READ - LONGEST :].tolist()
-            for end in range(1, len(tokens)):
-                self._chosen(tokens[max(0, end - LONGEST) : end])
-                self.judge(tokens[end])
+        self._unread = self.watched
+        """Whether the end of the text is still to be read: only once a draft is asked for."""
+
+    def _read(self) -> None:
+        """Count which entries came true in the end of the text."""
+        self._unread = False
+        tokens = self.context.tokens[-READ - LONGEST :].tolist()
+        for end in range(1, len(tokens)):
+            self._matched(tokens[max(0, end - LONGEST) : end])
+            self.judge(tokens[end])
 
     def chain(self, budget: Budget) -> DraftTree:
         """The completion of the text, within a budget."""
@@ -127,6 +132,11 @@ class DictionaryState:
 
     def _chosen(self, ending: list[int]) -> tuple[int, tuple[int, int] | None]:
         """The dictionary that proposes, by its number, and its longest entry."""
+        if self._unread:
+            self._read()
+        return self._matched(ending)
+
+    def _matched(self, ending: list[int]) -> tuple[int, tuple[int, int] | None]:
         self.expected.clear()
         chosen: tuple[int, tuple[int, int] | None] = (0, None)
         best, width, packed = (0, 0.0), 0, b""

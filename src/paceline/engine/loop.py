@@ -24,7 +24,7 @@ from paceline.engine.emission import Emission, TokenLogprobs
 from paceline.engine.observe import AUDIENCE, Observed, Observer, Showing
 from paceline.errors import DrafterError, InputError
 from paceline.law import Dice, Distribution, KeyedDice, Law
-from paceline.planning.base import Draft, Outcome, Planner, Resting, Room
+from paceline.planning.base import LISTENING, Draft, Outcome, Planner, Resting, Room
 from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target
 from paceline.targets.reading import best_tokens
 from paceline.targets.scores import Scores
@@ -108,7 +108,7 @@ class Session:
     def _round(self) -> Flow:
         """Plan, draft, score, judge, keep, learn."""
         draft, rests = self._resting, self._rest > 0
-        if self._slept and self._drafting.may_be_sure and (yield from self._woken()):
+        if self._slept and not self._rest % LISTENING and self._drafting.may_be_sure and (yield from self._woken()):
             rests, self._rest = False, 0
         if rests:
             self._rest -= 1

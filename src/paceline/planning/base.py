@@ -15,6 +15,10 @@ from paceline.context import Context
 from paceline.drafters.base import Budget
 from paceline.tree import DraftTree, Floats
 
+LISTENING = 4
+"""Of so many rounds in which a text rests, the drafter is asked in one whether it is sure: following a text costs it
+time, and what it is sure of is long. Texts that rest together count down together, so they ask in the same round."""
+
 
 class Room(NamedTuple):
     """A sequence about to draft, and how deep its draft may go."""
