@@ -48,6 +48,8 @@ class World:
     """Whether the drafter was shown each round."""
     levels: list[int] = field(default_factory=list)
     """How many levels it had in each round that was planned."""
+    depth: int = 16
+    """The deepest draft that a round has room for."""
     rests: int = 0
     """For how many rounds the planner is not asked."""
 
@@ -87,7 +89,7 @@ class World:
         self.planned.append(drafts)
 
     def _round(self, planner: Planner, contexts: Sequence[Context]) -> None:
-        budgets = planner.plan([Room(context, 16) for context in contexts])
+        budgets = planner.plan([Room(context, self.depth) for context in contexts])
         asking = [i for i, budget in enumerate(budgets) if not budget.empty]
         drafts = [Draft(contexts[i], self.source(self, contexts[i], budgets[i]), budgets[i]) for i in asking]
         drafting = self.seconds_draft if asking else 0.0

@@ -715,6 +715,17 @@ def test_a_budget_is_never_larger_than_the_drafter_is_good_for() -> None:
     assert budget.depth == 5
 
 
+def test_behind_a_long_draft_that_came_true_whole_the_next_is_far_longer() -> None:
+    """A copy goes on; it must not take a round for every doubling of its drafts."""
+    world, drafter = World(chain([1.0] * 48), lambda rows: 1.0 + 0.02 * rows, depth=48), Sized()
+    drafter.nodes = 48
+    world.ride(Adaptive(drafter, measured(world.seconds)), 12)
+    first = next(number for number, sent in enumerate(world.sent) if sent >= 8)
+    sizes = [sent for sent in world.sent[first:] if sent]
+    assert sizes[0] < 30
+    assert min(sizes[1:]) > 2 * sizes[0]
+
+
 def test_a_round_without_a_draft_is_timed_from_time_to_time() -> None:
     """While all rounds have drafts, a machine that got slower cannot be told from rows that cost more."""
     costs = Costs()

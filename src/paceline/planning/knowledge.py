@@ -48,7 +48,8 @@ UNEXPECTED = 0.5
 STRONG = (0.3, 1.0)
 """Values of a cheap draft, in tokens, between which it is judged apart whether the expensive part is worth its time."""
 
-
+LONG, FURTHER = 8, 4
+"""A draft of `LONG` tokens that came true whole is most likely a copy: the next one may be `FURTHER` times as large."""
 SELDOM = 32
 """Of this many rounds without drafts, one is planned and timed."""
 
@@ -327,6 +328,8 @@ def review(known: Knowledge, outcomes: Sequence[Outcome]) -> None:
     known.round.reviewed = False  # texts that have no room to ask may be written while the others rest
     for outcome in outcomes:
         known.learn(outcome)
+        if LONG <= len(outcome.sent) < len(outcome.tokens):
+            known.reach = max(known.reach, FURTHER * len(outcome.sent))
     now, texts = known.round, len(outcomes)
     contexts, _, sent, emitted, spent_draft, spent, spent_top, shown = zip(*outcomes, strict=True)
     tokens = sum(map(len, emitted))
