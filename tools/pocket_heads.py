@@ -49,7 +49,16 @@ RECIPES: Mapping[str, Recipe] = {
     HYDRA: Recipe(
         head=HydraKind(rank=64, kept=4096), labels=SOFT, loss="race", batch=512, positions=400_000, int8=True
     ),
-    EAGLE: Recipe(head=EagleKind(), labels=SOFT, loss="race", batch=256, positions=400_000, decay=0.8, int8=True),
+    EAGLE: Recipe(
+        head=EagleKind(),
+        labels=SOFT,
+        loss="race",
+        batch=256,
+        positions=400_000,
+        epochs=8.0,
+        decay=0.8,
+        int8=True,
+    ),
     BLOCK: Recipe(
         head=BlockKind(layers=2, units=512, markov=32, anchors=128),
         labels=SOFT,
