@@ -21,6 +21,7 @@ from paceline.drafters.networks.block.checkpoint import read_block, write_block
 from paceline.drafters.networks.block.fitting import states_of, widened
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.shape import BlockShape, read_shape
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.heads import method_for
 from paceline.drafters.networks.layers import LayerShape
 from paceline.errors import DamagedFile, InputError
@@ -211,7 +212,7 @@ def test_other_targets_are_refused(tmp_path: Path) -> None:
 def write_for_pocket(folder: Path) -> Path:
     """A head that says that it was made for other weights."""
     head = made("jetspec", 1, width=256, vocab=8192, depth=8).save(folder)
-    write_block(folder, read_block(head)[0], target="other", target_name="another model")
+    write_block(folder, read_block(head)[0], Provenance(target="other", target_name="another model"))
     return folder
 
 
@@ -302,7 +303,7 @@ def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
     head = head_of(SHAPES[name])
     if head.token_ids is not None:
         head.token_ids = torch.arange(12) * 3 + 1
-    write_block(tmp_path, head, target="print", target_name="model", trained={"steps": 3})
+    write_block(tmp_path, head, Provenance(target="print", target_name="model", trained={"steps": 3}))
     again, facts = read_block(tmp_path)
     assert again.shape == replace(head.shape, rope=again.shape.rope)
     assert (facts.target, facts.target_name, facts.width, facts.vocab_size) == ("print", "model", 16, 40)
@@ -319,7 +320,7 @@ def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
 
 def test_integers_are_small_and_close(tmp_path: Path) -> None:
     head = head_of(SHAPES["thin"])
-    write_block(tmp_path, head, int8=True, dtype=torch.bfloat16)
+    write_block(tmp_path, head, Provenance(int8=True, dtype=torch.bfloat16))
     stored = load_file(tmp_path / "model.safetensors")
     assert stored["lm_head.1.weight"].dtype == torch.int8
     assert stored["fc.weight"].dtype == torch.int8

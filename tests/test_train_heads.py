@@ -23,6 +23,7 @@ from paceline.cli import main
 from paceline.drafters import Ask, Drafter, make_drafter
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.shape import BlockShape
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.heads import KINDS, method_for
 from paceline.drafters.networks.layers import LayerShape
 from paceline.errors import InputError
@@ -30,7 +31,7 @@ from paceline.tree import DraftTree
 from paceline_make.commands import train
 from paceline_make.heads import watch
 from paceline_make.heads.batches import StoredBatches, rank
-from paceline_make.heads.kinds.base import ROPE, Ground, HeadKind, Provenance
+from paceline_make.heads.kinds.base import ROPE, Ground, HeadKind
 from paceline_make.heads.kinds.block import BlockKind, BlockLesson
 from paceline_make.heads.kinds.eagle import EagleKind
 from paceline_make.heads.kinds.hydra import HydraKind
@@ -121,7 +122,7 @@ def test_what_a_folder_holds_is_what_was_trained(lm: LanguageModel, tmp_path: Pa
     made = workshop(lm, tmp_path, SMALL[name])
     ground = Ground(lm.target, made.stream.ids, AHEAD)
     head = made.kind.blank(ground)
-    made.kind.write(tmp_path, head, Provenance(target="", target_name="pocket", trained={}))
+    made.kind.write(tmp_path, head, Provenance(target_name="pocket", dtype=torch.bfloat16))
     again = made.kind.read(tmp_path).state_dict()
     for part, weight in head.state_dict().items():
         torch.testing.assert_close(again[part].float(), weight.float(), atol=0.02, rtol=0.01)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,10 @@ import torch
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.shape import FULL, SLIDING, SPECULATORS, BlockShape, read_shape
 from paceline.drafters.networks.checkpoint import (
+    UNSTATED,
     WEIGHTS,
     OwnPart,
+    Provenance,
     Tensors,
     check_sizes,
     check_tensor,
@@ -29,7 +30,6 @@ from paceline.drafters.networks.checkpoint import (
     parsing,
     read_tensors,
     reading,
-    stored,
     unpickled,
     write_folder,
 )
@@ -86,25 +86,15 @@ def read_block(folder: Path) -> tuple[BlockHead, HeadFacts]:
     return head, facts
 
 
-def write_block(
-    folder: Path,
-    head: BlockHead,
-    *,
-    target: str = "",
-    target_name: str = "",
-    trained: Mapping[str, Any] | None = None,
-    dtype: torch.dtype | None = None,
-    int8: bool = False,
-) -> None:
-    """``int8`` stores matrices in 8-bit integers with a scale for each row."""
+def write_block(folder: Path, head: BlockHead, about: Provenance = UNSTATED) -> None:
     shape, tensors = head.shape, dict(head.state_dict())
     if (ids := tensors.pop(IDS, None)) is not None:
         known = torch.zeros(shape.vocab_size, dtype=torch.bool)
         known[ids] = True
         tensors |= {OFFSETS: ids - torch.arange(len(ids)), "t2d": known}
-    tensors = stored(tensors, dtype, int8=int8)
-    own = BlockPart(rank=shape.rank, target=target, target_name=target_name, trained=dict(trained or {}))
-    config = _speculators_config(shape, target_name) if _fits_speculators(shape) else _zlab_config(shape)
+    tensors = about.stored(tensors)
+    own = about.part(BlockPart, rank=shape.rank)
+    config = _speculators_config(shape, about.target_name) if _fits_speculators(shape) else _zlab_config(shape)
     write_folder(folder, tensors, {**config, "paceline": asdict(own)})
 
 

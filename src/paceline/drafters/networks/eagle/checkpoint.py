@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from paceline.drafters.networks.checkpoint import (
+    UNSTATED,
     WEIGHTS,
     OwnPart,
+    Provenance,
     Tensors,
     check_sizes,
     fill,
@@ -24,7 +26,6 @@ from paceline.drafters.networks.checkpoint import (
     own_part,
     parsing,
     read_tensors,
-    stored,
     whole,
     write_folder,
 )
@@ -233,21 +234,17 @@ def write_head(
     folder: Path,
     head: EagleHead,
     rope: Mapping[str, Any],
+    about: Provenance = UNSTATED,
     *,
     layer_ids: tuple[int, ...] | None = None,
     mask_token: int | None = None,
-    target: str = "",
-    target_name: str = "",
-    trained: Mapping[str, Any] | None = None,
     names: str = SPECULATORS,
-    dtype: torch.dtype | None = None,
-    int8: bool = False,
 ) -> None:
-    """``rope`` are the keys of the configuration that the rotary embedding is made of. ``int8`` stores matrices
-    in 8-bit integers with a scale for each row; only this project reads these, and thin matrices."""
+    """``rope`` are the keys of the configuration that the rotary embedding is made of. Only this project reads 8-bit
+    integers and thin matrices."""
     shape = head.shape
     _check_layout(shape, names)
-    tensors = stored(head.state_dict(), dtype, int8=int8)
+    tensors = about.stored(head.state_dict())
     ids = tensors.pop(TOKEN_IDS, None)
     if ids is not None:
         known = torch.zeros(shape.vocab_size, dtype=torch.bool)
@@ -255,7 +252,7 @@ def write_head(
         tensors |= {D2T: ids.cpu() - torch.arange(len(ids)), T2D: known}
     if names == SAFEAILAB:
         tensors = safeailab_names(tensors, shape.form)
-    own = EaglePart(rank=shape.rank, target=target, target_name=target_name, trained=dict(trained or {}))
+    own = about.part(EaglePart, rank=shape.rank)
     layer = {**_layer_config(shape), **rope}
     public = _safeailab(shape, layer) if names == SAFEAILAB else _speculators(shape, layer, layer_ids, mask_token)
     write_folder(folder, tensors, {**public, "paceline": asdict(own)})
