@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config
 
 import paceline
@@ -316,6 +316,30 @@ def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
         assert config["aux_hidden_state_layer_ids"] == [1, 3]
     else:
         assert config["dflash_config"]["target_layer_ids"] == [0, 2]
+
+
+def test_either_table_names_the_known_tokens_and_both_must_agree(tmp_path: Path) -> None:
+    head, file = head_of(SHAPES["part"]), tmp_path / "model.safetensors"
+    head.token_ids = torch.arange(12) * 3 + 1
+    write_block(tmp_path, head)
+    both = load_file(file)
+    for left_out in ("d2t", "t2d"):
+        save_file({name: weight for name, weight in both.items() if name != left_out}, file)
+        assert read_block(tmp_path)[0].token_ids.tolist() == head.token_ids.tolist()
+    for changed, message in (
+        ({"t2d": both["t2d"].roll(1)}, "d2t and t2d of .* name different tokens"),
+        ({"t2d": both["t2d"][:20]}, "t2d of .* is 20 of type bool, and its configuration says 40 numbers"),
+        ({"d2t": both["d2t"].float()}, "d2t of .* is 12 of type float32"),
+        ({"d2t": both["d2t"] + 40}, "name different tokens"),
+    ):
+        save_file(both | changed, file)
+        with pytest.raises((InputError, DamagedFile), match=message):
+            read_block(tmp_path)
+    for name in ("d2t", "t2d"):
+        del both[name]
+    save_file(both, file)
+    with pytest.raises(InputError, match="lacks the tensor d2t, which says what its 12 tokens are"):
+        read_block(tmp_path)
 
 
 def test_integers_are_small_and_close(tmp_path: Path) -> None:
