@@ -330,7 +330,7 @@ def test_two_processes_train_as_one(tmp_path: Path, which: str) -> None:
         for rank in range(2)
     ]
     try:
-        said = [one.communicate(timeout=60)[0] for one in running]
+        said = [one.communicate(timeout=120)[0] for one in running]
     finally:
         for one in running:
             one.kill()
