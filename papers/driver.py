@@ -98,7 +98,7 @@ OPTIONS: Mapping[str, Option] = {
     "repeat": count("N", "write everything N times", 1),
     "batch": count("N", "texts at a time"),
     "method": Option("SPEC", "the method that is looked at"),
-    "rivals": Option("SPEC", "other methods", default=(), many="*"),
+    "rivals": Option("SPEC", "other methods, with heads by folder: eagle:paper,head=FOLDER", default=(), many="*"),
     "out": Option("DIR", "where runs are kept (runs/papers/PAPER-ITEM--MODEL)", Path),
     "runs": Option("[NAME=]DIR", "measure nothing, and join what was kept", default=()),
     "quick": Option("", "less of everything, in under a minute", default=False),

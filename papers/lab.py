@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,9 +40,33 @@ def temperature_of(asked: float | None, *models: str) -> float:
     return asked if asked is not None else BUNDLED_TEMPERATURE if all(map(bundled, models)) else 0.0
 
 
+HEAD = re.compile(r",?head=('[^']*'|[^,]*)")
+
+
 def without_head(method: str) -> str:
     """A method without the folder of its head, which is how tables and papers name it."""
-    return re.sub(r",?head=('[^']*'|[^,]*)", "", method).rstrip(":")
+    return HEAD.sub("", method).rstrip(":")
+
+
+def with_folder(method: str) -> str:
+    """The same with the last part of the folder's name behind it."""
+    head = HEAD.search(method)
+    folder = "" if head is None else Path(head[1].strip("'")).name
+    return f"{without_head(method)} ({folder})" if folder else method
+
+
+def names_of(methods: Iterable[str]) -> dict[str, str]:
+    """Methods and their names in tables, which say as much of a head's folder as tells the methods apart."""
+    found = {method: without_head(method) for method in methods}
+    for longer in (with_folder, str):
+        counts = Counter(found.values())
+        found = {method: longer(method) if counts[name] > 1 else name for method, name in found.items()}
+    return found
+
+
+def method_of(name: str) -> str:
+    """The method in such a name."""
+    return name.partition(" (")[0]
 
 
 def folder_of(name: str) -> str:

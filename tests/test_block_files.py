@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config
 
 import paceline
@@ -21,6 +21,7 @@ from paceline.drafters.networks.block.checkpoint import read_block, write_block
 from paceline.drafters.networks.block.fitting import states_of, widened
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.shape import BlockShape, read_shape
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.heads import method_for
 from paceline.drafters.networks.layers import LayerShape
 from paceline.errors import DamagedFile, InputError
@@ -211,7 +212,7 @@ def test_other_targets_are_refused(tmp_path: Path) -> None:
 def write_for_pocket(folder: Path) -> Path:
     """A head that says that it was made for other weights."""
     head = made("jetspec", 1, width=256, vocab=8192, depth=8).save(folder)
-    write_block(folder, read_block(head)[0], target="other", target_name="another model")
+    write_block(folder, read_block(head)[0], Provenance(target="other", target_name="another model"))
     return folder
 
 
@@ -302,7 +303,7 @@ def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
     head = head_of(SHAPES[name])
     if head.token_ids is not None:
         head.token_ids = torch.arange(12) * 3 + 1
-    write_block(tmp_path, head, target="print", target_name="model", trained={"steps": 3})
+    write_block(tmp_path, head, Provenance(target="print", target_name="model", trained={"steps": 3}))
     again, facts = read_block(tmp_path)
     assert again.shape == replace(head.shape, rope=again.shape.rope)
     assert (facts.target, facts.target_name, facts.width, facts.vocab_size) == ("print", "model", 16, 40)
@@ -317,9 +318,33 @@ def test_what_is_written_is_read_again(name: str, tmp_path: Path) -> None:
         assert config["dflash_config"]["target_layer_ids"] == [0, 2]
 
 
+def test_either_table_names_the_known_tokens_and_both_must_agree(tmp_path: Path) -> None:
+    head, file = head_of(SHAPES["part"]), tmp_path / "model.safetensors"
+    head.token_ids = torch.arange(12) * 3 + 1
+    write_block(tmp_path, head)
+    both = load_file(file)
+    for left_out in ("d2t", "t2d"):
+        save_file({name: weight for name, weight in both.items() if name != left_out}, file)
+        assert read_block(tmp_path)[0].token_ids.tolist() == head.token_ids.tolist()
+    for changed, message in (
+        ({"t2d": both["t2d"].roll(1)}, "d2t and t2d of .* name different tokens"),
+        ({"t2d": both["t2d"][:20]}, "t2d of .* is 20 of type bool, and its configuration says 40 numbers"),
+        ({"d2t": both["d2t"].float()}, "d2t of .* is 12 of type float32"),
+        ({"d2t": both["d2t"] + 40}, "name different tokens"),
+    ):
+        save_file(both | changed, file)
+        with pytest.raises((InputError, DamagedFile), match=message):
+            read_block(tmp_path)
+    for name in ("d2t", "t2d"):
+        del both[name]
+    save_file(both, file)
+    with pytest.raises(InputError, match="lacks the tensor d2t, which says what its 12 tokens are"):
+        read_block(tmp_path)
+
+
 def test_integers_are_small_and_close(tmp_path: Path) -> None:
     head = head_of(SHAPES["thin"])
-    write_block(tmp_path, head, int8=True, dtype=torch.bfloat16)
+    write_block(tmp_path, head, Provenance(int8=True, dtype=torch.bfloat16))
     stored = load_file(tmp_path / "model.safetensors")
     assert stored["lm_head.1.weight"].dtype == torch.int8
     assert stored["fc.weight"].dtype == torch.int8

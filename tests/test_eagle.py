@@ -23,6 +23,7 @@ from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, Seen, make_drafter
 from paceline.drafters.networks import growth
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.eagle import Eagle, checkpoint, fitting
 from paceline.drafters.networks.eagle.checkpoint import SAFEAILAB, SPECULATORS, read_head, write_head
 from paceline.drafters.networks.eagle.fitting import FittedEagle, layers_read, widened
@@ -102,7 +103,7 @@ def folders(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> dict
         if name == "mtp":
             save_mtp(folder, random_head(shape))
             continue
-        write_head(folder, random_head(shape), ROPE, target=lm.target.fingerprint(), **layout(shape))
+        write_head(folder, random_head(shape), ROPE, Provenance(target=lm.target.fingerprint()), **layout(shape))
     return found
 
 
@@ -582,7 +583,7 @@ def test_files_hold_a_head(form: str, rank: int, tmp_path: Path) -> None:
     shape = replace(FORMS[form], rank=rank) if FORMS[form].own_output else FORMS[form]
     head = random_head(shape)
     more = {} if form == "eagle" else {"layer_ids": (1, 2, 3)}
-    write_head(tmp_path, head, ROPE, target="abc", target_name="some", **layout(shape), **more)
+    write_head(tmp_path, head, ROPE, Provenance(target="abc", target_name="some"), **layout(shape), **more)
     found, config = read_head(tmp_path)
     assert (found.shape, config.own.target, config.own.target_name) == (shape, "abc", "some")
     assert config.layer_ids == (None if form == "eagle" else (1, 2, 3))
@@ -606,7 +607,7 @@ def test_a_head_is_written_in_the_names_of_safeailab(tmp_path: Path) -> None:
 
 def test_integers_are_close(tmp_path: Path) -> None:
     head = random_head(replace(FORMS["eagle3"], rank=9))
-    write_head(tmp_path, head, ROPE, int8=True, dtype=torch.bfloat16)
+    write_head(tmp_path, head, ROPE, Provenance(int8=True, dtype=torch.bfloat16))
     found, _ = read_head(tmp_path)
     for ours, wanted in zip(found.lm_head, head.lm_head, strict=True):
         assert (ours.weight - wanted.weight).abs().max() < wanted.weight.abs().max() / 60
@@ -726,8 +727,8 @@ def test_nothing_in_a_pickle_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_head_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> None:
-    def refused(shape: EagleShape, said: str, **how: Any) -> None:
-        write_head(tmp_path, random_head(shape), ROPE, **layout(shape), **how)
+    def refused(shape: EagleShape, said: str, target: str = "", **how: Any) -> None:
+        write_head(tmp_path, random_head(shape), ROPE, Provenance(target=target), **layout(shape), **how)
         with pytest.raises(InputError, match=said):
             make_drafter(f"eagle:head={tmp_path}").fit(lm.target, lm.vocabulary)
 

@@ -364,6 +364,7 @@ WITH_TORCH = {
         "search",
         "settings",
         "state_rows",
+        "token_tables",
     ),
     "drafters.networks.block": ("checkpoint", "fitting", "head", "network", "shape", "ties"),
     "drafters.networks.eagle": ("checkpoint", "fitting", "head", "model", "names"),

@@ -24,6 +24,7 @@ from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, Seen, make_drafter
 from paceline.drafters.compose import Union
 from paceline.drafters.networks import search
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.hydra import Hydra, fitting
 from paceline.drafters.networks.hydra.checkpoint import read_heads, write_heads
 from paceline.drafters.networks.hydra.drafter import PrefixState
@@ -220,7 +221,7 @@ def test_heads_can_be_trained() -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_own_files_hold_heads_under_public_names(tmp_path: Path, name: str) -> None:
     heads = random_heads(SHAPES[name])
-    write_heads(tmp_path, heads, target="abc", target_name="big", trained={"positions": 7})
+    write_heads(tmp_path, heads, Provenance(target="abc", target_name="big", trained={"positions": 7}))
     found, facts = read_heads(tmp_path)
     assert found.shape == SHAPES[name]
     assert_same(found.state_dict(), heads.state_dict())
@@ -233,7 +234,7 @@ def test_own_files_hold_heads_under_public_names(tmp_path: Path, name: str) -> N
 def test_integers_and_part_vocabularies_are_kept(tmp_path: Path) -> None:
     heads = random_heads(replace(PLUS, kept=6))
     heads.token_ids = torch.tensor([0, 2, 3, 7, 9, 10])
-    write_heads(tmp_path, heads, int8=True)
+    write_heads(tmp_path, heads, Provenance(int8=True))
     found, _ = read_heads(tmp_path)
     assert found.token_ids is not None
     assert found.token_ids.tolist() == [0, 2, 3, 7, 9, 10]
@@ -351,7 +352,7 @@ def test_rotations_in_half_precision_are_those_that_are_stated(tmp_path: Path) -
 
 def test_heads_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> None:
     def refused(shape: HydraShape, said: str, target: str = "") -> None:
-        write_heads(tmp_path, HydraHeads(shape), target=target)
+        write_heads(tmp_path, HydraHeads(shape), Provenance(target=target))
         with pytest.raises(InputError, match=said):
             make_drafter(f"hydra:head={tmp_path}").fit(lm.target, lm.vocabulary)
 

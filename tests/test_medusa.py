@@ -23,6 +23,7 @@ from paceline.api.model import LanguageModel
 from paceline.context import Context
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.networks.beams import HeadState
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.medusa import Medusa, fitting
 from paceline.drafters.networks.medusa.checkpoint import read_heads, write_heads
 from paceline.drafters.networks.medusa.fitting import widened
@@ -155,7 +156,7 @@ def test_own_files_hold_heads_under_public_names(tmp_path: Path, shape: MedusaSh
     heads = MedusaHeads(shape)
     for parameter in heads.parameters():
         torch.nn.init.normal_(parameter)
-    write_heads(tmp_path, heads, target="abc", target_name="big", trained={"positions": 7})
+    write_heads(tmp_path, heads, Provenance(target="abc", target_name="big", trained={"positions": 7}))
     found, facts = read_heads(tmp_path)
     assert found.shape == shape
     assert_same(found.state_dict(), heads.state_dict())
@@ -169,7 +170,7 @@ def test_integers_and_part_vocabularies_are_kept(tmp_path: Path) -> None:
     torch.manual_seed(4)
     heads = MedusaHeads(replace(SMALL, kept=6))
     heads.token_ids = torch.tensor([0, 2, 3, 7, 9, 10])
-    write_heads(tmp_path, heads, int8=True, dtype=torch.bfloat16)
+    write_heads(tmp_path, heads, Provenance(int8=True, dtype=torch.bfloat16))
     found, _ = read_heads(tmp_path)
     assert found.token_ids is not None
     assert found.token_ids.tolist() == [0, 2, 3, 7, 9, 10]
@@ -300,7 +301,7 @@ def test_other_folders_are_one_sentence(tmp_path: Path) -> None:
 
 def test_heads_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> None:
     def refused(shape: MedusaShape, said: str, target: str = "") -> None:
-        write_heads(tmp_path, MedusaHeads(shape), target=target)
+        write_heads(tmp_path, MedusaHeads(shape), Provenance(target=target))
         with pytest.raises(InputError, match=said):
             make_drafter(f"medusa:head={tmp_path}").fit(lm.target, lm.vocabulary)
 
@@ -314,7 +315,9 @@ def test_heads_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> None
 
 def test_heads_in_use_are_checked_for_every_target(tmp_path: Path) -> None:
     one, other = (TableTarget(random_table(SIZE, seed=seed), SIZE) for seed in (1, 2))
-    write_heads(tmp_path, MedusaHeads(replace(SMALL, width=SIZE, vocab_size=SIZE)), target=one.fingerprint())
+    write_heads(
+        tmp_path, MedusaHeads(replace(SMALL, width=SIZE, vocab_size=SIZE)), Provenance(target=one.fingerprint())
+    )
     first, second, third = (make_drafter(f"medusa:head={tmp_path}") for _ in range(3))
     first.fit(one)
     with pytest.raises(InputError, match="was trained for a model with other weights, not for table"):

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from paceline.drafters.networks.mirror.place import usable_cores
 from paceline_lab import Summary
 from paceline_lab.bench.run.ours import parted
 from paper_items import STEADY, asked, shown
-from papers.lab import without_head
+from papers.lab import method_of, names_of, without_head
 from papers.mirror import batch, objectives, tasks
 from papers.mirror.drafts import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, ratio_of, two
+from papers.redrafter import tasks as redrafter_tasks
 from papers.report import Claim
 from thinning import thinned
 
@@ -51,6 +53,29 @@ def verdicts(claims: list[Claim] | tuple[Claim, ...]) -> list[bool | None]:
 def test_a_head_s_folder_is_no_part_of_its_name() -> None:
     assert without_head("eagle:paper,head='a,b',top=3") == "eagle:paper,top=3"
     assert without_head("eagle:paper,head=a") in tasks.PAPER[0.0]
+
+
+def test_names_tell_heads_of_one_method_apart() -> None:
+    heads = "eagle:paper,head='x/all'", "eagle:paper,head='x/en'", "medusa:paper,head=x/all"
+    assert [*names_of(heads).values()] == ["eagle:paper (all)", "eagle:paper (en)", "medusa:paper"]
+    assert {method_of(name) for name in names_of(heads).values()} <= tasks.PAPER[0.0].keys()
+    alike = "eagle:head=x/en", "eagle:head=y/en", "eagle"
+    assert [*names_of(alike).values()] == ["eagle:head=x/en", "eagle:head=y/en", "eagle"]
+
+
+def test_no_head_takes_the_place_of_another(tmp_path: Path) -> None:
+    rivals = "eagle:paper,head=all", "eagle:paper,head=en", "auto"
+    for module, paper in ((tasks, "mirror"), (redrafter_tasks, "redrafter")):
+        given = asked(paper, "tasks", "--model", "pocket", "--out", tmp_path, "--rivals", *rivals)
+
+        def none() -> None:
+            raise ValueError("no head")
+
+        lab: Any = SimpleNamespace(given=given, able=list, notes=[], model=none)
+        found = module.methods(lab)
+        assert set(rivals) <= set(found.values())
+        assert {"eagle:paper (all)", "eagle:paper (en)"} <= found.keys()
+        assert tasks.paper_says(0.0, "eagle:paper (en)").endswith("against 2.97x on average (Qwen3-14B)")
 
 
 # --- numbers of rounds

@@ -277,6 +277,18 @@ def test_what_a_head_loses_outside_english_is_told_as_measured(slow: float, agre
     assert found.tables[0][0][1:3] == ("en", "pl")
 
 
+def test_heads_of_one_method_stand_side_by_side(tmp_path: Path) -> None:
+    """The paper's numbers are told of EAGLE's heads alone."""
+    heads = [f"{EAGLE},head='x/all'", f"{EAGLE},head='x/en'", "medusa:paper,head='x/all'"]
+    how = QUICK | {"languages": ("en", "pl"), "methods": ("plain", *heads, METHOD)}
+    found = trained.trained(Summary(made_run(tmp_path / "run", **how)), METHOD, heads)
+    names = [f"{EAGLE} (all)", f"{EAGLE} (en)", "medusa:paper"]
+    assert [row[0] for row in found.tables[0][1]] == [*names, METHOD]
+    for name in names:
+        (one,) = [each for each in found.claims if each.claim == f"{name} gains less in pl than in en"]
+        assert bool(one.paper) == name.startswith(EAGLE)
+
+
 def test_methods_without_a_head_are_left_out_and_told() -> None:
     lm: LanguageModel = paceline.load("pocket", dtype="float32")
     lab: Any = SimpleNamespace(model=lambda: lm, notes=[])

@@ -24,7 +24,7 @@ from paceline.api.model import LanguageModel
 from paceline.cli import main
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.networks import search
-from paceline.drafters.networks.checkpoint import record_noise
+from paceline.drafters.networks.checkpoint import Provenance, record_noise
 from paceline.drafters.networks.redrafter import ReDrafter, checkpoint, fitting
 from paceline.drafters.networks.redrafter.checkpoint import PUBLIC, TENSORRT, read_head, write_head
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead, widened
@@ -105,7 +105,11 @@ def random_head(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> 
     """A head for `pocket` that was never trained."""
     folder = tmp_path_factory.mktemp("head")
     torch.manual_seed(0)
-    write_head(folder, RecurrentHead(HeadShape(width=256, vocab_size=8192, exit=64)), target=lm.target.fingerprint())
+    write_head(
+        folder,
+        RecurrentHead(HeadShape(width=256, vocab_size=8192, exit=64)),
+        Provenance(target=lm.target.fingerprint()),
+    )
     return folder
 
 
@@ -403,7 +407,7 @@ def test_files_hold_a_head(tmp_path: Path, names: str) -> None:
     torch.manual_seed(3)
     shape = replace(SMALL, first="update" if names == PUBLIC else "linear")
     head = RecurrentHead(shape)
-    write_head(tmp_path, head, names=names, target="abc")
+    write_head(tmp_path, head, Provenance(target="abc"), names=names)
     found, config = read_head(tmp_path)
     assert (config.shape, config.target) == (shape, "abc")
     assert all(torch.equal(weight, found.state_dict()[name]) for name, weight in head.state_dict().items())
@@ -464,7 +468,7 @@ def test_integers_and_part_vocabularies_are_kept(tmp_path: Path) -> None:
     torch.manual_seed(4)
     head = RecurrentHead(replace(SMALL, kept=6))
     head.token_ids = torch.tensor([0, 2, 3, 7, 9, 10])
-    write_head(tmp_path, head, int8=True, dtype=torch.bfloat16)
+    write_head(tmp_path, head, Provenance(int8=True, dtype=torch.bfloat16))
     found, _ = read_head(tmp_path)
     assert found.token_ids is not None
     assert found.token_ids.tolist() == [0, 2, 3, 7, 9, 10]
@@ -555,7 +559,7 @@ def test_other_files_are_one_sentence(tmp_path: Path) -> None:
 
 def test_a_head_must_be_for_the_target(lm: LanguageModel, tmp_path: Path) -> None:
     def refused(shape: HeadShape, said: str, target: str = "") -> None:
-        write_head(tmp_path, RecurrentHead(shape), target=target)
+        write_head(tmp_path, RecurrentHead(shape), Provenance(target=target))
         with pytest.raises(InputError, match=said):
             make_drafter(f"redrafter:head={tmp_path}").fit(lm.target, lm.vocabulary)
 

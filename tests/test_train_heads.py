@@ -20,17 +20,24 @@ import paceline
 from engine import write
 from paceline.api.model import LanguageModel
 from paceline.cli import main
-from paceline.drafters import Ask, Drafter, make_drafter
+from paceline.context import Context, Ending
+from paceline.drafters import Ask, Budget, Drafter, Seen, make_drafter
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.shape import BlockShape
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.heads import KINDS, method_for
 from paceline.drafters.networks.layers import LayerShape
+from paceline.engine.loop import Session
+from paceline.engine.serial import run
 from paceline.errors import InputError
+from paceline.law import Sampling
+from paceline.planning.base import Planner, Room
 from paceline.tree import DraftTree
+from paceline.verify import Rule
 from paceline_make.commands import train
 from paceline_make.heads import watch
 from paceline_make.heads.batches import StoredBatches, rank
-from paceline_make.heads.kinds.base import ROPE, Ground, HeadKind, Provenance
+from paceline_make.heads.kinds.base import ROPE, Ground, HeadKind
 from paceline_make.heads.kinds.block import BlockKind, BlockLesson
 from paceline_make.heads.kinds.eagle import EagleKind
 from paceline_make.heads.kinds.hydra import HydraKind
@@ -121,7 +128,7 @@ def test_what_a_folder_holds_is_what_was_trained(lm: LanguageModel, tmp_path: Pa
     made = workshop(lm, tmp_path, SMALL[name])
     ground = Ground(lm.target, made.stream.ids, AHEAD)
     head = made.kind.blank(ground)
-    made.kind.write(tmp_path, head, Provenance(target="", target_name="pocket", trained={}))
+    made.kind.write(tmp_path, head, Provenance(target_name="pocket", dtype=torch.bfloat16))
     again = made.kind.read(tmp_path).state_dict()
     for part, weight in head.state_dict().items():
         torch.testing.assert_close(again[part].float(), weight.float(), atol=0.02, rtol=0.01)
@@ -237,6 +244,57 @@ def moved(head: nn.Module) -> nn.Module:
 
 def lesson_of(made: Workshop) -> Lesson[Any]:
     return made.lesson(moved(made.blank()))
+
+
+class Pausing(Planner):
+    """Drafts in the first rounds and in the last, and rests for forty between them, of which the last is shown."""
+
+    begin, rest = 6, 40
+
+    def __init__(self, shown: bool) -> None:
+        self.rounds, self._shown = 0, shown
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        self.rounds += 1
+        left = self.begin + self.rest - self.rounds
+        rests = 0 <= left < self.rest
+        return [Budget(0, 0, "it rests", shown=self._shown or not left) if rests else Budget(6, 6)] * len(rooms)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_text_that_rested_drafts_as_one_that_was_shown_every_round(
+    lm: LanguageModel, tmp_path: Path, name: str
+) -> None:
+    made = workshop(lm, tmp_path, SMALL[name])
+    made.kind.write(tmp_path, moved(made.kind.blank(made.ground)), Provenance(target_name="pocket"))
+    found, shown = list[list[DraftTree]](), list[int]()
+    for every in (True, False):
+        drafter = make_drafter(f"{made.kind.method}:head='{tmp_path}'")
+        drafter.fit(lm.target, lm.vocabulary)
+        trees, propose, observe = list[DraftTree](), drafter.propose, drafter.observe
+
+        def proposed(asks: Sequence[Ask], trees: Any = trees, propose: Any = propose) -> list[DraftTree]:
+            trees += propose(asks)
+            return trees[-len(asks) :]
+
+        def observed(seen: Sequence[Seen], observe: Any = observe) -> None:
+            shown[-1] += sum(not each.state.context.finish and len(each.verdict.tokens) > 0 for each in seen)
+            observe(seen)
+
+        shown.append(0)
+        drafter.propose, drafter.observe = proposed, observed  # type: ignore[method-assign]
+        context = Context([5, 6, 7], Sampling(temperature=0.8, seed=3), Ending(max_new_tokens=100))
+        list(run(Session(context, lm.target, lm.target.open(), drafter, Pausing(every), Rule.COUPLED)))
+        found.append(trees)
+        drafter.dispose()
+    assert len(found[0]) > Pausing.begin + 5
+    assert all(map(len, found[0][Pausing.begin :])), "it drafts after the rest"
+    for one, other in zip(*found, strict=True):
+        assert (one.tokens.tolist(), one.parents.tolist()) == (other.tokens.tolist(), other.parents.tolist())
+    assert shown[0] - shown[1] == (0 if made.kind.reading.whole else Pausing.rest - 1), "no more than it needs"
+    union = make_drafter(f"lookup+{made.kind.method}:head='{tmp_path}'")
+    union.fit(lm.target, lm.vocabulary)
+    assert union.skips != made.kind.reading.whole
 
 
 @pytest.mark.parametrize("name", WHOLE)

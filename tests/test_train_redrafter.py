@@ -266,38 +266,78 @@ def test_fresh_labels_are_those_of_whole_windows_each_once_in_a_pass() -> None:
     assert torch.equal(labels.states, torch.cat([one.states for one in alone]))
 
 
+def learnt(batches: StoredBatches | FreshBatches, file: Path, unit: int = 1) -> list[float]:
+    """The losses of three passes over these."""
+    width, found = batches.at(0)[0].states.shape[1], list[float]()
+    torch.manual_seed(4)
+    head = RecurrentHead(HeadShape(width=width, vocab_size=7, exit=4))
+    lesson = RecurrentLesson(head, torch.randn(7, width, generator=torch.Generator().manual_seed(2)))
+    lesson.unit = unit
+    schedule = Schedule(positions=batches.positions, epochs=3, batch=batches.size)
+    HeadTraining(lesson, batches, schedule, file, autocast=None).train(lambda one: found.append(one.loss))
+    return found
+
+
+def half_labelled() -> Teacher:
+    """Of two windows, of which the second has nothing to learn."""
+    stream = TokenStream(tokens_of(100), np.arange(100) < 40)
+    return Teacher(TableTarget(habitual(), SIZE), stream, LabelSettings(kind="greedy", ahead=2, window=40))
+
+
+def test_a_step_with_nothing_to_learn_is_passed(tmp_path: Path) -> None:
+    found = learnt(FreshBatches(half_labelled(), 2, 40, 0), tmp_path / "training.pt")
+    assert sorted(loss > 0 for loss in found) == [False] * 3 + [True] * 3
+
+
+def losses_of_few_windows(folder: Path) -> list[float]:
+    """Of steps that have nothing for some process: one stored window, one fresh one, one of two without labels."""
+    folder.mkdir()
+    return [
+        *learnt(StoredBatches(labels_of(8), 16, 0, unit=8), folder / "stored.pt", unit=8),
+        *learnt(FreshBatches(half_labelled(), 1, 16, 0), folder / "fresh.pt"),
+        *learnt(FreshBatches(half_labelled(), 2, 80, 0), folder / "half.pt"),
+    ]
+
+
 TWO = """
 import sys, torch, torch.distributed as distributed
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import test_train_redrafter as mine
 distributed.init_process_group("gloo")
-found = mine.losses(Path(sys.argv[1]))
+found = getattr(mine, sys.argv[3])(Path(sys.argv[1]) / sys.argv[4])
 if distributed.get_rank() == 0:
     print("LOSSES", *found)
 distributed.destroy_process_group()
 """
 
 
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    port = 20_000 + os.getpid() % 20_000
+@pytest.mark.parametrize("which", ["losses", "losses_of_few_windows"])
+def test_two_processes_train_as_one(tmp_path: Path, which: str) -> None:
+    """Also where a step has nothing for one of them: it waits for nobody, and nobody for it."""
+    port = 20_000 + (os.getpid() + 11 * len(which)) % 20_000
     script = tmp_path / "two.py"
     script.write_text(TWO)
     how = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     here = str(Path(__file__).parent)
     running = [
         subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path / "two"), here],
+            [sys.executable, str(script), str(tmp_path), here, which, f"two{rank}" if "few" in which else "two"],
             env={**os.environ, **how, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    said = [one.communicate(timeout=120)[0] for one in running]
+    try:
+        said = [one.communicate(timeout=120)[0] for one in running]
+    finally:
+        for one in running:
+            one.kill()
     assert [one.returncode for one in running] == [0, 0]
     found = [float(loss) for loss in said[0].partition("LOSSES")[2].split()]
-    assert found == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+    assert len(found) > 8
+    assert found == pytest.approx(globals()[which](tmp_path / "one"), abs=1e-5)
 
 
 def workshop(lm: LanguageModel, out: Path, **recipe: Any) -> Workshop:

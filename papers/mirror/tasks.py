@@ -8,7 +8,7 @@ from types import MappingProxyType
 from paceline_lab import Summary
 from papers.charts import Panel
 from papers.driver import Given
-from papers.lab import CHAT, CHAT_TASK, Lab, without_head
+from papers.lab import CHAT, CHAT_TASK, Lab, method_of, names_of
 from papers.mirror.drafts import accepted, rounds_of, shown, two
 from papers.redrafter.heads import LENGTH, OWN, WIDTH, need_head, spec
 from papers.redrafter.tasks import mt_bench
@@ -63,7 +63,8 @@ Runs = Mapping[float, Summary]
 def methods(lab: Lab) -> dict[str, str]:
     """The methods, by name: mirror first, then vanilla speculative decoding."""
     given, both = lab.given, two(lab.given, lab.given.draft, lab.given.gamma)
-    found = {MIRROR: both.mirror, VANILLA: both.vanilla} | {without_head(one): one for one in lab.able(given.rivals)}
+    rivals = {name: one for one, name in names_of(lab.able(given.rivals)).items()}
+    found = {MIRROR: both.mirror, VANILLA: both.vanilla} | rivals
     try:
         need_head(lab)
     except ValueError as why:
@@ -84,10 +85,10 @@ def prompts(lab: Lab) -> dict[str, object]:
 
 def paper_says(heat: float, rival: str) -> str:
     """The paper's means over tasks, where it has the rival at this temperature."""
-    rows = PAPER.get(heat, {})
-    if rival not in rows:
+    rows, method = PAPER.get(heat, {}), method_of(rival)
+    if method not in rows:
         return ""
-    means = [sum(rows[name]) / len(TASKS) for name in (MIRROR, rival)]
+    means = [sum(rows[name]) / len(TASKS) for name in (MIRROR, method)]
     return f"{means[0]:.2f}x against {means[1]:.2f}x on average (Qwen3-14B)"
 
 
@@ -146,7 +147,7 @@ def claims(runs: Runs, names: Mapping[str, str]) -> Iterator[Claim]:
 
 def everywhere(heat: float, run: Summary, names: Mapping[str, str]) -> Claim:
     """Whether mirror is the fastest in every task, of the methods here that the paper has, too."""
-    entries = [entry for name, entry in names.items() if name in PAPER[0.0]]
+    entries = [entry for name, entry in names.items() if method_of(name) in PAPER[0.0]]
     won = [
         task
         for task in run.tasks
@@ -180,9 +181,10 @@ def tasks(given: Given) -> Report:
     """Table 1 and Figure 3b: the tasks of Spec-Bench at temperatures 0 and 1, beside other methods.
 
     Of the paper's rivals, vanilla speculative decoding (`assistant`), prompt lookup (PLD), Token Recycling and
-    Lookahead are here, the last three as published, and EAGLE, Hydra and Medusa where the target has such a head. Added
-    are `unispec`, `auto`, and `redrafter` if the target has a head. If Spec-Bench is not in the data folder, beginnings
-    of stories are used instead. E[A] is the number of accepted drafted tokens of a round.
+    Lookahead are here, the last three as published, and EAGLE, Hydra and Medusa with the heads that come with paceline
+    for the target, if any, or yours: ``--rivals eagle:paper,head=FOLDER medusa:paper,head=FOLDER``. Added are
+    `unispec`, `auto`, and `redrafter` if the target has a head. If Spec-Bench is not in the data folder, beginnings of
+    stories are used instead. E[A] is the number of accepted drafted tokens of a round.
     """
     lab = Lab(given)
     names, how, heats = methods(lab), prompts(lab), sorted(set(given.temperature))

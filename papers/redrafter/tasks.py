@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline_lab import Prompt, Sources, Summary, as_lines, open_suite
 from papers.charts import Curve, Panel
 from papers.driver import Given, write
-from papers.lab import Lab, bundled, without_head
+from papers.lab import Lab, bundled, method_of, names_of
 from papers.redrafter.heads import METHOD, OWN, shown, spec, with_head
 from papers.report import Claim, Report, Table, Way
 from papers.speeds import best, by, by_task, compared, faster, overall, per_round, speed_up, with_interval, written
@@ -66,7 +66,7 @@ def methods(lab: Lab) -> dict[str, str]:
     given = lab.given
     own = {name: spec(given, given.width, given.length, method=name) for name in (METHOD, OWN)}
     head = "shipped" if given.head is None else given.head
-    rivals = {without_head(one): one for one in lab.able(given.rivals)}
+    rivals = {name: one for one, name in names_of(lab.able(given.rivals)).items()}
     rivals |= {"unispec": "unispec", "auto": "auto", "auto with the head": f"auto:head='{head}'"}
     draft = given.draft_model or (DRAFT_MODEL if bundled(lab.given.model) else None)
     return own | ({"assistant": f"assistant:model='{draft}'"} if draft else {}) | rivals
@@ -96,7 +96,7 @@ def claims(runs: Runs, names: Mapping[str, str]) -> Iterator[Claim]:
                 yield compared(claim, paper, overall(warm, names[name]), overall(cold, names[name]), Way.ABOVE)
     for (dataset, heat), run in runs.items():
         yield everywhere(f"{dataset}, T={heat:g}", run, names[METHOD])
-        for rival in (one for one in names if one.endswith(":paper") and one != METHOD):
+        for rival in (one for one in names if method_of(one).endswith(":paper") and one != METHOD):
             claim = f"{dataset}, T={heat:g}: {METHOD} is faster than {rival}"
             yield faster(run, names[METHOD], names[rival], claim, FASTEST, Way.ABOVE)
         other = best({one: overall(run, entry).value for one, entry in names.items() if one not in (METHOD, OWN)})
@@ -146,8 +146,9 @@ def report(runs: Runs, names: Mapping[str, str]) -> Report:
 def tasks(given: Given) -> Report:
     """Table 1, Figures 1 and 5: MT-Bench and AlpacaEval at temperatures 0 and 1, in all and by category.
 
-    The paper's rivals are Medusa and EAGLE, which are here where the model has such heads. Beside them stand a draft
-    model, UniSpec and `auto`. Of Figure 1's three implementations there is one. AlpacaEval is left out where it is not
+    The paper's rivals are Medusa and EAGLE. Their heads are those that come with paceline for the model, if any, or
+    yours: ``--rivals medusa:paper,head=FOLDER eagle:paper,head=FOLDER``. Beside them stand a draft model, UniSpec and
+    `auto`. Of Figure 1's three implementations there is one. AlpacaEval is left out where it is not
     in the data folder and the hub does not give it.
     """
     lab = with_head(given)

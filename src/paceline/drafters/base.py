@@ -138,8 +138,8 @@ class Drafter:
     nested: bool = True
     """Whether a small draft is the best part of a large one, so that rounds with large drafts tell of small ones."""
     skips: bool = False
-    """Whether rounds may go by unseen in which nothing is drafted. What it knows of the text's last token it then knows
-    together with the text's length."""
+    """Whether rounds may go by unseen in which nothing is drafted; read after `fit`. What it knows of the text's last
+    token it then knows together with the text's length."""
     keeps: bool = False
     """Whether measurements let it keep from prompt to prompt what it learns. In a composition nothing is kept."""
     copies: bool = False

@@ -35,17 +35,17 @@ class Composed(Drafter):
 
     def __init__(self, parts: Sequence[Drafter]) -> None:
         self.parts = tuple(parts)
-        self._take_sizes()
+        self._take_facts()
         self.copies = any(part.copies for part in self.parts)
         if all(part.planner == "fixed" for part in self.parts):
             self.planner = "fixed"
-        self.skips = all(part.skips or not part.observes for part in self.parts)
         self.nested = all(part.nested for part in self.parts)
         self.leaves = sum(part.leaves for part in self.parts)
         self.counters = tuple(dict.fromkeys(counter for part in self.parts for counter in part.counters))
 
-    def _take_sizes(self) -> None:
+    def _take_facts(self) -> None:
         """Those of the parts, some of which know theirs when they are fitted."""
+        self.skips = all(part.skips or not part.observes for part in self.parts)
         self.nodes = self._nodes([part.nodes for part in self.parts])
         self.enriches = any(part.enriches or self._waits(part) for part in self.parts)
         costly = [part.costly_levels for part in self.parts if part.enriches or self._waits(part) or not self.enriches]
@@ -70,7 +70,7 @@ class Composed(Drafter):
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         for part in self.parts:
             part.fit(target, vocabulary)
-        self._take_sizes()
+        self._take_facts()
 
     def reset(self) -> None:
         for part in self.parts:

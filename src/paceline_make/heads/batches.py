@@ -27,12 +27,13 @@ class Batches(Protocol):
 
     @property
     def size(self) -> int:
-        """Positions in a step of all processes: about as many as were asked for, in whole units, one at least for each
-        process."""
+        """Positions in a step of all processes: about as many as were asked for, in whole units, one for each process
+        where there are so many."""
         ...
 
     def at(self, step: int) -> tuple[Labels, int]:
-        """This process's part of a batch, and the number of positions in all parts."""
+        """This process's part of a batch, which may be empty, and the number of positions in all parts, at least
+        1."""
         ...
 
 
@@ -51,7 +52,7 @@ class _Shuffled:
 
 
 def units_in_step(batch: int, unit: int) -> int:
-    """Each process has a part of every step."""
+    """Each process has a part of every step, if there are as many units."""
     return max(world(), round(batch / unit))
 
 
@@ -102,8 +103,11 @@ class FreshBatches:
     def at(self, step: int) -> tuple[Labels, int]:
         chosen = self.numbers[self._shuffled.at(step)]
         mine = np.array_split(chosen, world())[rank()]
-        labels = joined([self.teacher.label(int(number)) for number in mine])
+        if len(mine):
+            labels = joined([self.teacher.label(int(number)) for number in mine])
+        else:  # none of the labels, in their shape
+            labels = self.teacher.label(int(chosen[0])).rows(slice(0))
         count = torch.tensor(len(labels.tokens))
         if world() > 1:
             distributed.all_reduce(count)
-        return labels, int(count)
+        return labels, max(1, int(count))

@@ -151,12 +151,14 @@ class HeadTraining:
         return torch.cat([*(each.double().cpu() for each in sums), torch.tensor([expected], dtype=torch.float64)])
 
     def _share(self, total: torch.Tensor) -> None:
-        """Of several processes each has a part of the batch: sums of gradients are those of the whole."""
+        """Of several processes each has a part of the batch: sums of gradients are those of the whole. A process that
+        had nothing to learn adds zeros, since the others wait for it."""
         if world() == 1:
             return
         distributed.all_reduce(total)
         for weight in self.head.parameters():
-            if weight.grad is not None:
+            if weight.requires_grad:
+                weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
                 distributed.all_reduce(weight.grad)
 
     def _save(self) -> None:

@@ -17,12 +17,13 @@ import torch.distributed as distributed
 from torch import nn
 
 from paceline.api.model import LanguageModel
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.errors import InputError
 from paceline.files import check_folder, claimed, naming, write_whole
 from paceline.targets.place import free_memory
 from paceline_make.heads.batches import Batches, FreshBatches, StoredBatches, rank
 from paceline_make.heads.data import TokenStream, divided, stream_of
-from paceline_make.heads.kinds.base import Ground, HeadKind, Provenance, parameters_in_all
+from paceline_make.heads.kinds.base import Ground, HeadKind, parameters_in_all
 from paceline_make.heads.kinds.recurrent import RecurrentKind
 from paceline_make.heads.labels import Labels, LabelSettings, Teacher, joined
 from paceline_make.heads.lesson import Lesson
@@ -247,7 +248,13 @@ class Workshop:
             "held_out": None if found is None else {"loss": found.loss, "right": found.right, "tokens": found.expected},
         }
         target = self.target
-        about = Provenance(target=target.fingerprint(), target_name=target.name, trained=trained, int8=recipe.int8)
+        about = Provenance(
+            target=target.fingerprint(),
+            target_name=target.name,
+            trained=trained,
+            dtype=torch.bfloat16,
+            int8=recipe.int8,
+        )
         self.kind.write(self.out, head, about)
 
 

@@ -64,6 +64,33 @@ class OwnPart:
 Own = TypeVar("Own", bound=OwnPart)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What the writer of a head says of it, and how its numbers are stored."""
+
+    target: str = ""
+    """The fingerprint of the model that it was trained for."""
+    target_name: str = ""
+    trained: Mapping[str, Any] = field(default_factory=dict)
+    dtype: torch.dtype | None = None
+    """Of the stored numbers; None for that which they have."""
+    int8: bool = False
+    """Store large matrices in 8-bit integers with a scale for each row."""
+
+    def part(self, kind: type[Own], **sizes: Any) -> Own:
+        """This project's part of the configuration."""
+        return kind(target=self.target, target_name=self.target_name, trained=dict(self.trained), **sizes)
+
+    def stored(self, tensors: Tensors) -> dict[str, torch.Tensor]:
+        """The tensors as they are written."""
+        found = of_type(tensors, self.dtype)
+        return rounded(found, lambda name: name.endswith(".weight")) if self.int8 else found
+
+
+UNSTATED = Provenance()
+"""A head of which nothing is said, stored as it is."""
+
+
 def own_part(kind: type[Own], config: Mapping[str, Any], folder: Path) -> Own | None:
     """This project's part of a configuration; None where it has none."""
     where, given = f"the head in {folder}", config.get("paceline")
@@ -246,12 +273,6 @@ def rounded(tensors: Tensors, chosen: Callable[[str], bool]) -> dict[str, torch.
         found[name] = (weight.float() / scale[:, None]).round().to(torch.int8)
         found[name + SCALE] = scale
     return found
-
-
-def stored(tensors: Tensors, dtype: torch.dtype | None, *, int8: bool) -> dict[str, torch.Tensor]:
-    """The tensors of a head as they are written; with ``int8`` its matrices in 8-bit integers."""
-    found = of_type(tensors, dtype)
-    return rounded(found, lambda name: name.endswith(".weight")) if int8 else found
 
 
 def floats(tensors: Tensors) -> dict[str, torch.Tensor]:

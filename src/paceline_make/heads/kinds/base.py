@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic
 import numpy as np
 import torch
 
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.fitting import state_width
 from paceline.drafters.networks.layers import LayerShape
 from paceline.targets.base import Request, Target, Want
@@ -89,21 +90,6 @@ class Ground:
         counts = np.bincount(self.ids, minlength=self.target.vocab_size).astype(np.int64)
         counts[sorted(self.target.eos)] = counts.max() + 1
         return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[:count]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """What the files of a head say of it."""
-
-    target: str
-    """The fingerprint of the model."""
-    target_name: str
-    trained: Mapping[str, Any]
-    int8: bool = False
-    """Store large matrices in 8-bit integers."""
-
-    def fields(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)

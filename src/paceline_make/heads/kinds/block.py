@@ -16,6 +16,7 @@ import torch
 from paceline.drafters.networks.block.checkpoint import read_block, write_block
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.shape import BlockShape
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.heads import BLOCK
 from paceline.targets.base import Target
 from paceline_make.heads.kinds.base import (
@@ -23,7 +24,6 @@ from paceline_make.heads.kinds.base import (
     SPREAD,
     Ground,
     HeadKind,
-    Provenance,
     begin_as,
     layer_of,
     states_of,
@@ -134,7 +134,7 @@ class BlockKind(HeadKind[BlockHead]):
         return lesson
 
     def write(self, folder: Path, head: BlockHead, about: Provenance) -> None:
-        write_block(folder, head, dtype=torch.bfloat16, **about.fields())
+        write_block(folder, head, about)
 
     @staticmethod
     def read(folder: Path) -> BlockHead:

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import torch
 
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.eagle.checkpoint import read_head, write_head
 from paceline.drafters.networks.eagle.head import EAGLE3, EagleHead, EagleShape
 from paceline.drafters.networks.heads import EAGLE
@@ -23,7 +24,6 @@ from paceline_make.heads.kinds.base import (
     ROPE,
     Ground,
     HeadKind,
-    Provenance,
     begin_as,
     begin_layers,
     layer_of,
@@ -108,7 +108,7 @@ class EagleKind(HeadKind[EagleHead]):
         return EagleLesson(head, ground.embedding, objective, ground.output)
 
     def write(self, folder: Path, head: EagleHead, about: Provenance) -> None:
-        write_head(folder, head, ROPE, layer_ids=self.states, dtype=torch.bfloat16, **about.fields())
+        write_head(folder, head, ROPE, about, layer_ids=self.states)
 
     @staticmethod
     def read(folder: Path) -> EagleHead:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.heads import HYDRA
 from paceline.drafters.networks.hydra.checkpoint import read_heads, write_heads
 from paceline.drafters.networks.hydra.head import HydraHeads, HydraShape
 from paceline.drafters.networks.hydra.prefix import PrefixShape
-from paceline_make.heads.kinds.base import Ground, HeadKind, Provenance, begin_as, key_heads_of
+from paceline_make.heads.kinds.base import Ground, HeadKind, begin_as, key_heads_of
 from paceline_make.heads.labels import HeadReading, Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
@@ -76,7 +75,7 @@ class HydraKind(HeadKind[HydraHeads]):
         return HydraLesson(head, ground.embedding, objective)
 
     def write(self, folder: Path, head: HydraHeads, about: Provenance) -> None:
-        write_heads(folder, head, dtype=torch.bfloat16, **about.fields())
+        write_heads(folder, head, about)
 
     @staticmethod
     def read(folder: Path) -> HydraHeads:

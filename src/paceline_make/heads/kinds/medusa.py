@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import torch
-
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.heads import MEDUSA
 from paceline.drafters.networks.medusa.checkpoint import read_heads, write_heads
 from paceline.drafters.networks.medusa.head import MedusaHeads, MedusaShape
-from paceline_make.heads.kinds.base import Ground, HeadKind, Provenance, begin_as
+from paceline_make.heads.kinds.base import Ground, HeadKind, begin_as
 from paceline_make.heads.labels import Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
@@ -62,7 +61,7 @@ class MedusaKind(HeadKind[MedusaHeads]):
         return MedusaLesson(head, ground.embedding, objective, ground.output)
 
     def write(self, folder: Path, head: MedusaHeads, about: Provenance) -> None:
-        write_heads(folder, head, dtype=torch.bfloat16, **about.fields())
+        write_heads(folder, head, about)
 
     @staticmethod
     def read(folder: Path) -> MedusaHeads:

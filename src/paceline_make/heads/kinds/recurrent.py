@@ -8,10 +8,11 @@ from typing import ClassVar
 
 import torch
 
+from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.heads import REDRAFTER
 from paceline.drafters.networks.redrafter.checkpoint import read_head, write_head
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
-from paceline_make.heads.kinds.base import SPREAD, Ground, HeadKind, Provenance, begin_as
+from paceline_make.heads.kinds.base import SPREAD, Ground, HeadKind, begin_as
 from paceline_make.heads.labels import Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
@@ -81,15 +82,7 @@ class RecurrentKind(HeadKind[RecurrentHead]):
         return RecurrentLesson(head, ground.embedding, objective)
 
     def write(self, folder: Path, head: RecurrentHead, about: Provenance) -> None:
-        write_head(
-            folder,
-            head,
-            target=about.target,
-            target_name=about.target_name,
-            trained=about.trained,
-            dtype=torch.bfloat16,
-            int8=about.int8,
-        )
+        write_head(folder, head, about)
 
     @staticmethod
     def read(folder: Path) -> RecurrentHead:

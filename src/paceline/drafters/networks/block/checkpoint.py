@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,10 @@ import torch
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.shape import FULL, SLIDING, SPECULATORS, BlockShape, read_shape
 from paceline.drafters.networks.checkpoint import (
+    UNSTATED,
     WEIGHTS,
     OwnPart,
+    Provenance,
     Tensors,
     check_sizes,
     check_tensor,
@@ -29,17 +30,17 @@ from paceline.drafters.networks.checkpoint import (
     parsing,
     read_tensors,
     reading,
-    stored,
     unpickled,
     write_folder,
 )
 from paceline.drafters.networks.fitting import HeadFacts
 from paceline.drafters.networks.heads import BLOCK, CONFIG, MEND, read_config
+from paceline.drafters.networks.token_tables import with_tables, with_token_ids
 from paceline.errors import InputError
 from paceline.files.reading import read_file
 
 FILES = (WEIGHTS, "pytorch_model.bin")
-MASK_FILE, MASK, IDS, OFFSETS = "mask_embedding.pt", "mask_embedding", "token_ids", "d2t"
+MASK_FILE, MASK = "mask_embedding.pt", "mask_embedding"
 MOST_MASK = 1 << 24
 OTHER_NAMES = (
     (r"^model\.", ""),
@@ -49,7 +50,7 @@ OTHER_NAMES = (
     (r"_codebook\.weight$", "_codebook"),
 )
 """Names of the same tensors in files of different authors."""
-LEFT_OUT = re.compile(r"t2d|verifier_.*|rotary_emb\..*")
+LEFT_OUT = re.compile(r"verifier_.*|rotary_emb\..*")
 """Tensors that drafting does not need."""
 
 
@@ -76,35 +77,20 @@ def read_block(folder: Path) -> tuple[BlockHead, HeadFacts]:
         found[MASK] = mask
     with parsing(f"{CONFIG} of the head in {folder}"):
         shape = replace(shape, rank=own.rank, own_mask=MASK in found)
-    _name_tokens(found, shape, folder)
     with torch.device("meta"):
         head = BlockHead(shape)
-    fill(head, found, folder)
+    fill(head, with_token_ids(found, shape.kept, shape.vocab_size, f"the head in {folder}"), folder)
     facts = HeadFacts(
         width=shape.width, vocab_size=shape.vocab_size, target=own.target, target_name=own.target_name, noise=own.noise
     )
     return head, facts
 
 
-def write_block(
-    folder: Path,
-    head: BlockHead,
-    *,
-    target: str = "",
-    target_name: str = "",
-    trained: Mapping[str, Any] | None = None,
-    dtype: torch.dtype | None = None,
-    int8: bool = False,
-) -> None:
-    """``int8`` stores matrices in 8-bit integers with a scale for each row."""
-    shape, tensors = head.shape, dict(head.state_dict())
-    if (ids := tensors.pop(IDS, None)) is not None:
-        known = torch.zeros(shape.vocab_size, dtype=torch.bool)
-        known[ids] = True
-        tensors |= {OFFSETS: ids - torch.arange(len(ids)), "t2d": known}
-    tensors = stored(tensors, dtype, int8=int8)
-    own = BlockPart(rank=shape.rank, target=target, target_name=target_name, trained=dict(trained or {}))
-    config = _speculators_config(shape, target_name) if _fits_speculators(shape) else _zlab_config(shape)
+def write_block(folder: Path, head: BlockHead, about: Provenance = UNSTATED) -> None:
+    shape = head.shape
+    tensors = with_tables(about.stored(head.state_dict()), shape.vocab_size)
+    own = about.part(BlockPart, rank=shape.rank)
+    config = _speculators_config(shape, about.target_name) if _fits_speculators(shape) else _zlab_config(shape)
     write_folder(folder, tensors, {**config, "paceline": asdict(own)})
 
 
@@ -137,20 +123,6 @@ def _mask(folder: Path, shape: BlockShape) -> torch.Tensor | None:
     content = content.reshape(-1)
     check_tensor(MASK, content, (shape.width,), f"the head in {folder}")
     return content
-
-
-def _name_tokens(found: dict[str, torch.Tensor], shape: BlockShape, folder: Path) -> None:
-    """The target's ids of the head's tokens, which files have as the distance from their own."""
-    where, offsets = f"the head in {folder}", found.pop(OFFSETS, None)
-    if not shape.kept:
-        return
-    if offsets is None:
-        raise InputError(f"{where} lacks the tensor {OFFSETS}; {MEND}")
-    check_tensor(OFFSETS, offsets, (shape.kept,), where, floating=False)
-    ids = offsets.long() + torch.arange(shape.kept)
-    if int(ids.min()) < 0 or int(ids.max()) >= shape.vocab_size or len(ids.unique()) < len(ids):
-        raise InputError(f"the tensor {OFFSETS} of {where} does not name {shape.kept} tokens of its vocabulary; {MEND}")
-    found[IDS] = ids
 
 
 # writing

@@ -1,8 +1,7 @@
 """Heads of EAGLE in files, in the layouts of SafeAILab (EAGLE-1, 2 and 3) and of speculators (eagle3, peagle, mtp).
 
 Weights decide what configurations leave out: biases, norms of heads, an own embedding or output. `names` has the other
-names of tensors. A head that knows a part of the vocabulary has its tokens as ``d2t``: the differences between the
-target's ids and the numbers of the output's rows.
+names of tensors.
 """
 
 from __future__ import annotations
@@ -15,8 +14,10 @@ from typing import Any
 import torch
 
 from paceline.drafters.networks.checkpoint import (
+    UNSTATED,
     WEIGHTS,
     OwnPart,
+    Provenance,
     Tensors,
     check_sizes,
     fill,
@@ -24,7 +25,6 @@ from paceline.drafters.networks.checkpoint import (
     own_part,
     parsing,
     read_tensors,
-    stored,
     whole,
     write_folder,
 )
@@ -32,7 +32,8 @@ from paceline.drafters.networks.eagle.head import EAGLE1, EAGLE3, MTP, PEAGLE, E
 from paceline.drafters.networks.eagle.names import LAYER, MIDLAYER, check_readable, plain_names, safeailab_names
 from paceline.drafters.networks.heads import CONFIG, EAGLE, MEND, read_config
 from paceline.drafters.networks.layers import LayerShape, Rotary, layer_shape
-from paceline.errors import DamagedFile, InputError
+from paceline.drafters.networks.token_tables import D2T, with_tables, with_token_ids
+from paceline.errors import InputError
 from paceline.files.reading import damaged
 
 FILES = (WEIGHTS, "pytorch_model.bin")
@@ -44,7 +45,6 @@ OFFSET_NORMS = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5"})
 """Kinds of models whose norms add 1 to their weights."""
 ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "max_position_embeddings")
 """Keys of a configuration that a rotary embedding is made of."""
-D2T, T2D, TOKEN_IDS = "d2t", "t2d", "token_ids"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def read_head(folder: Path) -> tuple[EagleHead, EagleConfig]:
         tensors = {name: weight + 1 if _is_norm(name) else weight for name, weight in tensors.items()}
     with torch.device("meta"):
         head = EagleHead(shape, rotary)
-    fill(head, _with_token_ids(tensors, shape, where), folder)
+    fill(head, with_token_ids(tensors, shape.kept, shape.vocab_size, where), folder)
     return head, config
 
 
@@ -194,38 +194,6 @@ def _is_norm(name: str) -> bool:
     return name.rpartition(".")[0].endswith("norm")
 
 
-def _with_token_ids(tensors: Tensors, shape: EagleShape, where: str) -> dict[str, torch.Tensor]:
-    """With the target's ids of a reduced vocabulary in place of ``d2t`` and ``t2d``."""
-    found = {name: weight for name, weight in tensors.items() if name not in (D2T, T2D)}
-    d2t, t2d = tensors.get(D2T), tensors.get(T2D)
-    if not shape.kept:
-        return found
-    if d2t is None and t2d is None:
-        raise InputError(f"{where} lacks the tensor {D2T}, which says what its {shape.kept} tokens are; {MEND}")
-    if d2t is not None:
-        _check_map(D2T, d2t, shape.kept, where)
-        ids = torch.arange(len(d2t)) + d2t.long()
-    if t2d is not None:
-        _check_map(T2D, t2d, shape.vocab_size, where)
-        known = t2d.bool().nonzero().flatten()
-        ids = known if d2t is None else ids
-        if not torch.equal(known, ids.sort().values):
-            raise DamagedFile(f"{D2T} and {T2D} of {where} name different tokens; {MEND}")
-    inside = len(ids) == shape.kept and int(ids.min()) >= 0 and int(ids.max()) < shape.vocab_size
-    if not inside or len(ids.unique()) != len(ids):
-        raise DamagedFile(f"{D2T} of {where} does not name {shape.kept} of {shape.vocab_size} tokens; {MEND}")
-    return {**found, TOKEN_IDS: ids}
-
-
-def _check_map(name: str, tensor: torch.Tensor, size: int, where: str) -> None:
-    if tuple(tensor.shape) != (size,) or tensor.is_floating_point() or tensor.is_complex():
-        has = " x ".join(map(str, tensor.shape))
-        raise InputError(
-            f"the tensor {name} of {where} is {has} of type {str(tensor.dtype)[6:]}, and its configuration says "
-            f"{size} numbers; {MEND}"
-        )
-
-
 # writing
 
 
@@ -233,29 +201,20 @@ def write_head(
     folder: Path,
     head: EagleHead,
     rope: Mapping[str, Any],
+    about: Provenance = UNSTATED,
     *,
     layer_ids: tuple[int, ...] | None = None,
     mask_token: int | None = None,
-    target: str = "",
-    target_name: str = "",
-    trained: Mapping[str, Any] | None = None,
     names: str = SPECULATORS,
-    dtype: torch.dtype | None = None,
-    int8: bool = False,
 ) -> None:
-    """``rope`` are the keys of the configuration that the rotary embedding is made of. ``int8`` stores matrices
-    in 8-bit integers with a scale for each row; only this project reads these, and thin matrices."""
+    """``rope`` are the keys of the configuration that the rotary embedding is made of. Only this project reads 8-bit
+    integers and thin matrices."""
     shape = head.shape
     _check_layout(shape, names)
-    tensors = stored(head.state_dict(), dtype, int8=int8)
-    ids = tensors.pop(TOKEN_IDS, None)
-    if ids is not None:
-        known = torch.zeros(shape.vocab_size, dtype=torch.bool)
-        known[ids.cpu()] = True
-        tensors |= {D2T: ids.cpu() - torch.arange(len(ids)), T2D: known}
+    tensors = with_tables(about.stored(head.state_dict()), shape.vocab_size)
     if names == SAFEAILAB:
         tensors = safeailab_names(tensors, shape.form)
-    own = EaglePart(rank=shape.rank, target=target, target_name=target_name, trained=dict(trained or {}))
+    own = about.part(EaglePart, rank=shape.rank)
     layer = {**_layer_config(shape), **rope}
     public = _safeailab(shape, layer) if names == SAFEAILAB else _speculators(shape, layer, layer_ids, mask_token)
     write_folder(folder, tensors, {**public, "paceline": asdict(own)})

@@ -16,7 +16,9 @@ from typing import Any
 import torch
 
 from paceline.drafters.networks.checkpoint import (
+    UNSTATED,
     OwnPart,
+    Provenance,
     Tensors,
     are_equal,
     check_ids,
@@ -25,7 +27,6 @@ from paceline.drafters.networks.checkpoint import (
     own_part,
     parsing,
     read_tensors,
-    stored,
     whole,
     write_folder,
 )
@@ -177,33 +178,18 @@ def _theta(frequencies: torch.Tensor | None, config: Mapping[str, Any], where: s
     return theta
 
 
-def write_heads(
-    folder: Path,
-    heads: HydraHeads,
-    *,
-    target: str = "",
-    target_name: str = "",
-    trained: Mapping[str, Any] | None = None,
-    dtype: torch.dtype | None = None,
-    int8: bool = False,
-) -> None:
-    """``int8`` stores matrices in 8-bit integers with a scale for each row. The configuration is written
-    last, so a folder with one is whole."""
+def write_heads(folder: Path, heads: HydraHeads, about: Provenance = UNSTATED) -> None:
+    """The configuration is written last, so a folder with one is whole."""
     shape = heads.shape
-    own = OwnHydra(
-        target=target,
-        target_name=target_name,
-        trained=dict(trained or {}),
-        vocab_size=shape.vocab_size if shape.kept else 0,
-    )
-    tensors = stored(heads.state_dict(), dtype, int8=int8)
+    own = about.part(OwnHydra, vocab_size=shape.vocab_size if shape.kept else 0)
+    tensors = about.stored(heads.state_dict())
     config = {
         "hydra_num_heads": shape.heads,
         "hydra_num_layers": shape.blocks,
         "hydra_head_arch": _kind(shape.prefix is not None),
         "grounded_heads": shape.grounded,
         "hidden_state_offset": shape.offset,
-        "base_model_name_or_path": target_name,
+        "base_model_name_or_path": about.target_name,
     }
     if (prefix := shape.prefix) is not None:
         count = prefix.head_width // 2

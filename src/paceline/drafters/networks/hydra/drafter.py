@@ -80,6 +80,7 @@ class Hydra(BeamDrafter):
             if (prefix := found.head.prefix_embeding_layer) is not None:
                 self._reader = PrefixReader(prefix)
                 self._rows = KeptRows(partial(open_rows, target), target.look, copies_lent=True)
+        self.skips = self._reader is None  # the layer reads every token's state, the heads only the last one's
         self.use(found, target, state)
         self._reach(found.head.shape.heads)
 

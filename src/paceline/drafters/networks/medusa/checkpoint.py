@@ -9,15 +9,15 @@ ranked) is in the configuration under ``paceline``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from paceline.drafters.networks.checkpoint import (
+    UNSTATED,
     OwnPart,
+    Provenance,
     Tensors,
     are_equal,
     check_ids,
@@ -26,7 +26,6 @@ from paceline.drafters.networks.checkpoint import (
     own_part,
     read_tensors,
     read_within,
-    stored,
     write_folder,
 )
 from paceline.drafters.networks.fitting import HeadFacts
@@ -100,29 +99,14 @@ def shape_of(tensors: Tensors, vocab_size: int, folder: Path) -> MedusaShape:
         )
 
 
-def write_heads(
-    folder: Path,
-    heads: MedusaHeads,
-    *,
-    target: str = "",
-    target_name: str = "",
-    trained: Mapping[str, Any] | None = None,
-    dtype: torch.dtype | None = None,
-    int8: bool = False,
-) -> None:
-    """``int8`` stores matrices in 8-bit integers with a scale for each row. The configuration is written
-    last, so a folder with one is whole."""
+def write_heads(folder: Path, heads: MedusaHeads, about: Provenance = UNSTATED) -> None:
+    """The configuration is written last, so a folder with one is whole."""
     shape = heads.shape
-    own = OwnMedusa(
-        target=target,
-        target_name=target_name,
-        trained=dict(trained or {}),
-        vocab_size=shape.vocab_size if shape.kept or not shape.own_output else 0,
-    )
-    tensors = stored(heads.state_dict(), dtype, int8=int8)
+    own = about.part(OwnMedusa, vocab_size=shape.vocab_size if shape.kept or not shape.own_output else 0)
+    tensors = about.stored(heads.state_dict())
     config = {
         "medusa_num_heads": shape.heads,
         "medusa_num_layers": shape.blocks,
-        "base_model_name_or_path": target_name,
+        "base_model_name_or_path": about.target_name,
     }
     write_folder(folder, tensors, {**config, "paceline": asdict(own)}, weights=WEIGHTS)

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from paceline.drafters.networks.checkpoint import (
-    VERSION,
+    UNSTATED,
     WEIGHTS,
     OwnPart,
+    Provenance,
     Tensors,
     check_ids,
     check_sizes,
@@ -95,33 +96,15 @@ def read_head(folder: Path) -> tuple[RecurrentHead, HeadConfig]:
     return head, config
 
 
-def write_head(
-    folder: Path,
-    head: RecurrentHead,
-    *,
-    target: str = "",
-    target_name: str = "",
-    trained: Mapping[str, Any] | None = None,
-    names: str = PUBLIC,
-    dtype: torch.dtype | None = None,
-    int8: bool = False,
-) -> None:
-    """``int8`` stores the matrices of the output in 8-bit integers with a scale for each row. The configuration is
-    written last, so a folder with one is whole."""
+def write_head(folder: Path, head: RecurrentHead, about: Provenance = UNSTATED, *, names: str = PUBLIC) -> None:
+    """Of its matrices only those of the output are large. The configuration is written last, so a folder with one is
+    whole."""
     shape = head.shape
-    if names == TENSORRT and (shape.kept or shape.rank or int8 or not shape.recurrent):
+    if names == TENSORRT and (shape.kept or shape.rank or about.int8 or not shape.recurrent):
         raise InputError("TensorRT-LLM knows neither part vocabularies nor thin output matrices nor int8 in a head")
-    own = _Own(
-        version=VERSION,
-        first=shape.first,
-        rank=shape.rank,
-        kept=shape.kept,
-        target=target,
-        target_name=target_name,
-        trained=dict(trained or {}),
-    )
-    tensors = of_type(head.state_dict(), dtype)
-    if int8:
+    own = about.part(_Own, first=shape.first, rank=shape.rank, kept=shape.kept)
+    tensors = of_type(head.state_dict(), about.dtype)
+    if about.int8:
         tensors = rounded(tensors, lambda name: name.startswith(f"lm_head.{shape.blocks}."))
     if names == TENSORRT:
         tensors = {_tensorrt_name(name, shape.blocks): weight for name, weight in tensors.items()}
