@@ -28,6 +28,8 @@ class FittedEagle:
     noise: str | None
     shared: FittedHead[Configured] | None = None
     """What other drafters of the process share, as long as one of them holds it."""
+    compiled: bool = False
+    """Whether its layers are one compiled call, where that can be."""
 
 
 class Configured(nn.Module):
@@ -56,10 +58,10 @@ def head_for(named: str | Path, target: Target) -> FittedEagle:
     def wide(made: Configured, ratio: int) -> Configured:
         return Configured(widened(made.head, ratio), made.config)
 
-    fitted = fitted_head(named, target, "eagle", read, wide)
+    fitted = fitted_head(named, target, "eagle", read, wide, lambda made: made.head.decoder_layers)
     head, config = fitted.head.head, fitted.head.config
     layers = layers_read(head.shape, config.layer_ids, target)
-    return FittedEagle(head, layers, config.mask_token, fitted.noise, fitted)
+    return FittedEagle(head, layers, config.mask_token, fitted.noise, fitted, target.compiled)
 
 
 def layers_read(shape: EagleShape, layer_ids: tuple[int, ...] | None, target: Target) -> tuple[int, ...]:
