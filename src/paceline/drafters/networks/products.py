@@ -40,9 +40,9 @@ class ProductGrowth(Growth):
         if self.sampled:
             super().add(laws)
             return
-        (text,), (law,) = self.texts, laws
+        (text,), (law,), candidates = self.texts, laws, self._candidates(laws)
         first, self.level = len(self), self.level + 1
-        ids, scores = self._candidates(ROOT, text, law) if law.ids.size else (NO_NODES, np.empty(0))
+        ids, scores = candidates.get(id(law), (NO_NODES, np.empty(0)))
         parents, paths = self._last
         whole = (paths[:, None] + scores).ravel()
         likely = np.flatnonzero(np.exp(whole) >= self.shape.confidence)
