@@ -7,42 +7,51 @@ own modules (`layers`), up to the rounding of kernels. Loads numba.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from paceline.drafters.networks.layers import DecoderLayer, Rotary
+from paceline.drafters.networks.layers import DecoderLayer, Rotary, compilable
 from paceline.targets.base import Request
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.placed import PlacedLayers, Unplaceable, Workspace, rows_of, texts_of
 from paceline.targets.hf.fused.team import TEAM
 from paceline.targets.hf.variants import Layer
 
+NO_WINDOWS: Mapping[int, int] = MappingProxyType({})
+
 
 class CompiledLayers:
-    """Layers over the rows of texts. What the first one reads is given, beside the states that it adds to."""
+    """Layers over the rows of texts."""
 
     def __init__(
-        self, layers: Sequence[DecoderLayer], rotary: Rotary, *, skipped: int, windows: Mapping[int, int]
+        self, layers: Sequence[DecoderLayer], rotary: Rotary, given: bool, skipped: int, windows: Mapping[int, int]
     ) -> None:
-        """``skipped`` and ``windows`` are those of `TextRows`. `Unplaceable` where layers are computed in another way
-        than the compiled ones."""
-        placed = [_placed(layer, number, windows.get(number)) for number, layer in enumerate(layers)]
+        """``skipped`` and ``windows`` are those of `TextRows`. What the first layer reads may be ``given``, beside the
+        states that it adds to. `Unplaceable` where a layer is another than the compiled ones are."""
+        layers = compilable(layers, rotary)
+        if not layers:
+            raise Unplaceable
+        placed = [_placed(layer, windows.get(number), given and not number) for number, layer in enumerate(layers)]
         self._weights, self._rotary, self._skipped = PlacedLayers(placed), rotary, skipped
         self._space, self._dtype = Workspace(self._weights), layers[0].post_attention_layernorm.weight.dtype
-        if rotary.size != self._weights.size:
-            raise Unplaceable
 
     @classmethod
     def of(
-        cls, layers: Sequence[DecoderLayer], rotary: Rotary, *, skipped: int, windows: Mapping[int, int]
+        cls,
+        layers: Sequence[DecoderLayer],
+        rotary: Rotary,
+        *,
+        given: bool = False,
+        skipped: int = 0,
+        windows: Mapping[int, int] = NO_WINDOWS,
     ) -> Self | None:
         """None where they are computed in another way."""
         try:
-            return cls(layers, rotary, skipped=skipped, windows=windows)
+            return cls(layers, rotary, given, skipped, windows)
         except Unplaceable:
             return None
 
@@ -50,12 +59,14 @@ class CompiledLayers:
         """Whether the rows that texts skip are none that a tree lists one by one."""
         return all(request.is_chain or request.rows.committed >= self._skipped for request in requests)
 
-    def __call__(self, requests: Sequence[Request], states: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, requests: Sequence[Request], states: torch.Tensor, read: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The states ``[rows, width]`` behind the layers. Keys and values are written to the requests' rows."""
         weights = self._weights
         for request in requests:
             request.rows.note(request.tokens, request.held)
-        found, read = states.to(torch.float32, copy=True).contiguous(), read.float().contiguous()
+        found = states.to(torch.float32, copy=True).contiguous()
         rows, further = rows_of(requests)
         texts = texts_of(requests, weights)
         places = np.array([text.ctypes.data for text in texts], np.int64)
@@ -64,7 +75,10 @@ class CompiledLayers:
         job = weights.job.copy()
         job[at.THREADS], job[at.COUNT], job[at.CHOSEN] = torch.get_num_threads(), len(found), len(found)
         job[at.FIRST], job[at.LAST], job[at.SKIPPED] = 0, len(weights.layers), self._skipped
-        job[at.STATES], job[at.GIVEN], job[at.GIVEN_WIDTH] = found.data_ptr(), read.data_ptr(), read.shape[-1]
+        job[at.STATES] = found.data_ptr()
+        if read is not None:
+            read = read.float().contiguous()
+            job[at.GIVEN], job[at.GIVEN_WIDTH] = read.data_ptr(), read.shape[-1]
         job[at.ROWS], job[at.EXTRAS], job[at.TEXTS] = rows.ctypes.data, further.ctypes.data, places.ctypes.data
         job[at.ANGLES], job[at.CHOICE] = angles.data_ptr(), chosen.ctypes.data
         self._space.into(job, len(found), end)
@@ -72,13 +86,11 @@ class CompiledLayers:
         return found.to(self._dtype)
 
 
-def _placed(layer: DecoderLayer, number: int, window: int | None) -> Layer:
+def _placed(layer: DecoderLayer, window: int | None, given: bool) -> Layer:
     """A head's layer, as tables of layers are made of it."""
     attention, mlp, size = layer.self_attn, layer.mlp, layer.self_attn.shape.head_size
-    if attention.shape.gated:
-        raise Unplaceable
     return Layer(
-        before=layer.input_layernorm if number else None,
+        before=None if given else layer.input_layernorm,
         qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
         qkv_joint=None,
         norms=(attention.q_norm, attention.k_norm) if attention.shape.head_norms else None,

@@ -114,7 +114,6 @@ class Rotary:
         angles = torch.cat([angles, angles], dim=-1)[..., None, :]
         return (angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype)
 
-
     @property
     def size(self) -> int:
         """How many channels of a head it turns."""
@@ -243,6 +242,9 @@ class GatedUnits(nn.Module):
 class DecoderLayer(nn.Module):
     """Attention and gated units, each beside its input."""
 
+    compilable = True
+    """Whether it consists of nothing else."""
+
     def __init__(self, shape: LayerShape, number: int) -> None:
         super().__init__()
         self.self_attn = RowAttention(shape, number)
@@ -259,6 +261,15 @@ class DecoderLayer(nn.Module):
         """The layer's output if attention reads ``read`` beside ``states``."""
         states = states + self.self_attn(read, rotation, attend)
         return states + self.mlp(self.post_attention_layernorm(states))  # type: ignore[no-any-return]
+
+
+def compilable(layers: Sequence[DecoderLayer], rotary: Rotary) -> Sequence[DecoderLayer]:
+    """These layers, if all are of the kind that `compiled` computes; none where one is not."""
+    alike = all(
+        layer.compilable and not layer.self_attn.shape.gated and layer.self_attn.shape.head_size == rotary.size
+        for layer in layers
+    )
+    return layers if alike else ()
 
 
 def attended(

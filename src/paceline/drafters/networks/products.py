@@ -54,7 +54,8 @@ class ProductGrowth(Growth):
         self._levels.append(
             Candidates(tokens, np.exp(scores[place]), worth - STEP * self.level, parents[above], unowned)
         )
-        going = np.flatnonzero(~np.isin(tokens, list(self.state.ends)))
+        ends = self.state.ends
+        going = np.flatnonzero([token not in ends for token in tokens.tolist()])
         self._last = first + going, worth[going]
         self._going = going[:1].tolist() if self.level < self._depth else []
         self.texts = [text.extended([int(tokens[node])]) for node in self._going]

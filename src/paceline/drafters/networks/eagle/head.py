@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, RMSNorm, Rotary, Rotation
+from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, RMSNorm, Rotary
 from paceline.drafters.networks.residual import output
 from paceline.errors import InputError
 

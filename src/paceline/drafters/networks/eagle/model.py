@@ -43,13 +43,13 @@ class EagleModel(RowModel):
         self._device = torch.device(target.device)
         self._windows = {layer: rows for layer, rows in enumerate(shape.windows) if rows}
         self.columns = self._columns()
-        self._compiled = self._compiled_layers() if fitted.compiled else None
+        self._compiled = self._compiled_layers() if target.compiled else None
 
     def _compiled_layers(self) -> CompiledLayers | None:
         from paceline.drafters.networks.compiled import CompiledLayers
 
         layers, rotary = self.head.decoder_layers, self.head.rotary
-        return CompiledLayers.of(layers, rotary, skipped=BEFORE_STATES, windows=self._windows)
+        return CompiledLayers.of(layers, rotary, given=True, skipped=BEFORE_STATES, windows=self._windows)
 
     def _columns(self) -> TokenColumns:
         """Which of the target's tokens its logits are of."""

@@ -132,6 +132,7 @@ class PlacedLayers:
         table[at.MIXING] = (mixing.of_brains if self.dtype == torch.bfloat16 else mixing.of_floats)()
         return table
 
+
 class PlacedWeights(PlacedLayers):
     """Those of a model, and of its head."""
 
