@@ -185,7 +185,7 @@ class ForwardPath(ABC):
     """Whether a forward is one compiled call."""
 
     def unembedded(self, states: torch.Tensor) -> torch.Tensor | None:
-        """Logits of states ``[n, width]`` behind the final norm; None where the model's own head has to compute them."""
+        """Logits of states ``[n, width]`` behind the final norm; None where the model's own head computes them."""
         return None
 
     def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
