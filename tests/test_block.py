@@ -71,6 +71,7 @@ class Beside:
     """The parts of a target that a head uses."""
 
     device = "cpu"
+    compiled = False
 
     def __init__(self, embedding: torch.Tensor, output: torch.Tensor) -> None:
         self.vocab_size, self._embedding, self._output = len(embedding), embedding, output

@@ -71,10 +71,12 @@ class Outlook:
 
     def laws(self, rows: Array, texts: Iterable[Ints]) -> list[Distribution]:
         """The law of each row of ``[rows, vocabulary]``; ``texts`` are the tokens before each, read only if needed."""
-        scores: Iterable[Row] = fetched(full_precision(rows))
+        scores: Iterable[Row] = (found := fetched(full_precision(rows)))
         if self._adjusts:
             adjustment = self._adjustment(rows.shape[1])
             scores = (adjustment.apply(row.copy(), text) for row, text in zip(scores, texts, strict=True))
+        elif not self._warps.cuts:
+            return self._uncut(found)
         return [self._law(row) for row in scores]
 
     def over(self, ids: Ints, logs: Floats, size: int, text: Ints) -> Distribution:
@@ -105,6 +107,19 @@ class Outlook:
         logs = (rows - rows.max(axis=1, keepdims=True)) / self._warps.temperature
         weights, likely = np.exp(logs), logs >= LOG_NEGLIGIBLE
         return [Distribution(ids[kept], row[kept]) for kept, row in zip(likely, weights, strict=True)]
+
+    def _uncut(self, rows: Row) -> list[Distribution]:
+        """Those of `_law` where nothing is cut, in one pass over all rows."""
+        peaks = rows.max(axis=1).astype(np.float64)
+        if not np.isfinite(peaks).all():
+            return [self._law(row) for row in rows]
+        least = peaks + self._warps.temperature * LOG_NEGLIGIBLE
+        kept = (rows >= least.astype(rows.dtype)[:, None]).ravel().nonzero()[0]
+        whose, ids = np.divmod(kept, rows.shape[1])
+        logs = np.subtract(rows.ravel()[kept], peaks[whose], dtype=np.float64)
+        logs /= self._warps.temperature
+        weights, ends = np.exp(logs, out=logs), np.searchsorted(whose, np.arange(1, len(rows)))
+        return [Distribution(*each) for each in zip(np.split(ids, ends), np.split(weights, ends), strict=True)]
 
     def _law(self, row: Row) -> Distribution:
         """Empty where the row has no finite maximum: a drafter's broken row must not end the text."""

@@ -309,6 +309,11 @@ class Target(ABC):
         return False
 
     @property
+    def compiled(self) -> bool:
+        """Whether a forward is one compiled call, as that of a small network beside it then had better be."""
+        return False
+
+    @property
     def layers(self) -> int:
         """The number of layers, which is also that of the state that the head reads (`Want.hidden`)."""
         raise self._has_none("layers")

@@ -65,12 +65,14 @@ def fitted_head(
     method: str,
     read: Callable[[Path], tuple[Head, HeadFacts]],
     widened: Callable[[Head, int], Head],
+    compiled: Callable[[Head], Sequence[nn.Module]] = lambda _: (),
 ) -> FittedHead[Head]:
     """The head for a target, read once in a process. On a model with ballast it is as many times wider as the model
-    (`widened`), and computes the same."""
+    (`widened`), and computes the same. Its parts that are ``compiled`` beside a compiled target are not packed there.
+    """
     width, folder = state_width(target), folder_of(named, target.name, method)
     kind = torch.float32 if target.exact else named_dtype(target.dtype)
-    key = method, stamp(folder), str(kind), target.device, width
+    key = method, stamp(folder), str(kind), target.device, width, target.compiled
 
     def made() -> nn.Module:
         head, facts = read(folder)
@@ -79,7 +81,7 @@ def fitted_head(
         head = widened(head.float(), ratio) if ratio > 1 else head
         head = head.to(device=target.device, dtype=kind).requires_grad_(False)
         if packing_pays(head):
-            pack(head)
+            pack(head, compiled(head) if target.compiled else ())
         _facts[head] = facts
         return head
 

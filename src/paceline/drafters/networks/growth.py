@@ -119,11 +119,9 @@ class Growth:
     def add(self, laws: Sequence[Distribution]) -> None:
         """Add the next level behind the nodes that go on, and choose those that go on then."""
         newest, before = len(self._tokens), self._going
-        chosen = dict[int, tuple[Ints, Floats]]()  # nodes with one law share its candidates: their place is the same
-        for number, (node, text, law) in enumerate(zip(before, self.texts, laws, strict=True)):
+        chosen = self._candidates(laws)
+        for number, (node, law) in enumerate(zip(before, laws, strict=True)):
             if law.ids.size:
-                if id(law) not in chosen:
-                    chosen[id(law)] = self._candidates(node, text, law)
                 self._branch(node, *chosen[id(law)], None if self.trust is None else float(self.trust[number]))
         self.level += 1
         self._going = self._going_on(newest) if self.level < self._depth else []
@@ -132,18 +130,25 @@ class Growth:
         self.texts = [self.texts[number].extended([self._tokens[node]]) for number, node in pairs]
         self.above = np.array(above, np.int64)
 
-    def _candidates(self, node: int, text: Context, law: Distribution) -> tuple[Ints, Floats]:
-        """The best tokens behind a node, and the logarithms of their chances."""
-        exponentials: Floats | None = None
-        if self.shared:
-            exponentials = text.exponentials(0, law.ids)
+    def _candidates(self, laws: Sequence[Distribution]) -> dict[int, tuple[Ints, Floats]]:
+        """The best tokens behind the nodes that go on, and the logarithms of their chances, by the law's identity:
+        nodes with one law share them, since their place is the same. So is their noise, which is drawn at once."""
+        different = list({id(law): law for law in laws if law.ids.size}.values())
+        drawn: list[Floats | None] = [None] * len(different)
+        if self.shared and different:
+            noise = self.texts[0].exponentials(0, np.concatenate([law.ids for law in different]))
+            drawn = list(np.split(noise, np.cumsum([law.ids.size for law in different])[:-1]))
         elif self.sampled:
-            exponentials = text.draft_coins(0, law.ids)
-        ids, scores = foremost(law, max(self.shape.top, self.shape.beams), exponentials)
-        if self.sampled:
-            self._drawn[node] = law
-            scores = np.log(law.probs[np.searchsorted(law.ids, ids)])
-        return ids, scores
+            drawn = [self.texts[0].draft_coins(0, law.ids) for law in different]
+        count, found = max(self.shape.top, self.shape.beams), dict[int, tuple[Ints, Floats]]()
+        for law, exponentials in zip(different, drawn, strict=True):
+            ids, scores = foremost(law, count, exponentials)
+            if self.sampled:
+                (node,) = self._going
+                self._drawn[node] = law
+                scores = np.log(law.probs[np.searchsorted(law.ids, ids)])
+            found[id(law)] = ids, scores
+        return found
 
     def _branch(self, node: int, ids: Ints, scores: Floats, trust: float | None) -> None:
         if trust is not None:  # it is the best one's chance, and all of them together have 1 at most

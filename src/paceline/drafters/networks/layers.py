@@ -22,6 +22,8 @@ from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.tree import Bools
 
+TABLE = 1024
+"""Positions whose angles are computed together."""
 ROTARIES = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embeddings whose angles depend on the position alone."""
 
@@ -81,6 +83,7 @@ class Rotary:
 
     def __init__(self, frequencies: torch.Tensor, scale: float = 1.0) -> None:
         self._on, self._scale = {frequencies.device: frequencies}, scale
+        self._table = torch.empty(0)
 
     @classmethod
     def of(cls, config: Mapping[str, Any], head_size: int) -> Rotary:
@@ -110,6 +113,21 @@ class Rotary:
         angles = positions[..., None].float() * frequencies
         angles = torch.cat([angles, angles], dim=-1)[..., None, :]
         return (angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype)
+
+    @property
+    def size(self) -> int:
+        """How many channels of a head it turns."""
+        return 2 * len(next(iter(self._on.values())))
+
+    def upto(self, end: int) -> torch.Tensor:
+        """Cosines and sines ``[positions, 2, size]`` of all positions short of ``end``, kept on the host for the next
+        time; sines of the first half of a head are negated."""
+        if end > len(self._table):
+            positions = torch.arange(-(-max(end, 2 * len(self._table)) // TABLE) * TABLE, device="cpu")
+            cosines, sines = self.at(positions, torch.float32)
+            sines = torch.cat([-sines[..., : self.size // 2], sines[..., self.size // 2 :]], dim=-1)
+            self._table = torch.cat([cosines, sines], dim=-2).contiguous()
+        return self._table
 
 
 def _llama3(frequencies: torch.Tensor, given: Mapping[str, Any], length: float) -> torch.Tensor:
@@ -164,12 +182,13 @@ class RMSNorm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
+        self.variance_epsilon = eps
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        wide = states.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(states.dtype)
+        shape, eps = states.shape[-1:], self.variance_epsilon
+        if states.dtype == self.weight.dtype == torch.float32:
+            return torch.rms_norm(states, shape, self.weight, eps)
+        return self.weight * torch.rms_norm(states.float(), shape, None, eps).to(states.dtype)
 
 
 class RowAttention(nn.Module):
@@ -223,6 +242,9 @@ class GatedUnits(nn.Module):
 class DecoderLayer(nn.Module):
     """Attention and gated units, each beside its input."""
 
+    compilable = True
+    """Whether it consists of nothing else."""
+
     def __init__(self, shape: LayerShape, number: int) -> None:
         super().__init__()
         self.self_attn = RowAttention(shape, number)
@@ -239,6 +261,15 @@ class DecoderLayer(nn.Module):
         """The layer's output if attention reads ``read`` beside ``states``."""
         states = states + self.self_attn(read, rotation, attend)
         return states + self.mlp(self.post_attention_layernorm(states))  # type: ignore[no-any-return]
+
+
+def compilable(layers: Sequence[DecoderLayer], rotary: Rotary) -> Sequence[DecoderLayer]:
+    """These layers, if all are of the kind that `compiled` computes; none where one is not."""
+    alike = all(
+        layer.compilable and not layer.self_attn.shape.gated and layer.self_attn.shape.head_size == rotary.size
+        for layer in layers
+    )
+    return layers if alike else ()
 
 
 def attended(

@@ -40,9 +40,9 @@ class ProductGrowth(Growth):
         if self.sampled:
             super().add(laws)
             return
-        (text,), (law,) = self.texts, laws
+        (text,), (law,), candidates = self.texts, laws, self._candidates(laws)
         first, self.level = len(self), self.level + 1
-        ids, scores = self._candidates(ROOT, text, law) if law.ids.size else (NO_NODES, np.empty(0))
+        ids, scores = candidates.get(id(law), (NO_NODES, np.empty(0)))
         parents, paths = self._last
         whole = (paths[:, None] + scores).ravel()
         likely = np.flatnonzero(np.exp(whole) >= self.shape.confidence)
@@ -54,7 +54,8 @@ class ProductGrowth(Growth):
         self._levels.append(
             Candidates(tokens, np.exp(scores[place]), worth - STEP * self.level, parents[above], unowned)
         )
-        going = np.flatnonzero(~np.isin(tokens, list(self.state.ends)))
+        ends = self.state.ends
+        going = np.flatnonzero([token not in ends for token in tokens.tolist()])
         self._last = first + going, worth[going]
         self._going = going[:1].tolist() if self.level < self._depth else []
         self.texts = [text.extended([int(tokens[node])]) for node in self._going]

@@ -181,6 +181,13 @@ class ForwardPath(ABC):
         """Note the requests' tokens in their rows, write their keys and values (`Segment.of_all` and
         `CacheRows.write`), and compute what is wanted. Called without gradients, one job at a time."""
 
+    compiled = False
+    """Whether a forward is one compiled call."""
+
+    def unembedded(self, states: torch.Tensor) -> torch.Tensor | None:
+        """Logits of states ``[n, width]`` behind the final norm; None where the model's own head computes them."""
+        return None
+
     def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         """Draft a token after another behind several texts, or None (`Target.drafted`)."""
         return None

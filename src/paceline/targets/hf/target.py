@@ -165,7 +165,12 @@ class HFTarget(Target):
         if self.anatomy.head is None:
             raise self._has_none("output head")
         with persistent_tensors():
-            return self.anatomy.logits(states)
+            found = self.paths[0].unembedded(states)
+            return self.anatomy.logits(states) if found is None else found
+
+    @property
+    def compiled(self) -> bool:
+        return self.paths[0].compiled
 
     def pack(self, *, compiled: bool = True) -> HFTarget:
         """Have forwards compiled where that is fastest, or else pack the weights for this machine's kernels where that

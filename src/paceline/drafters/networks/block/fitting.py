@@ -24,7 +24,7 @@ NORMS = ("hidden_norm", "norm", "input_layernorm", "post_attention_layernorm")
 
 def head_for(named: str | Path, target: Target) -> FittedHead[BlockHead]:
     """The head for a target, read once in a process."""
-    return fitted_head(named, target, BLOCK, read_block, widened)
+    return fitted_head(named, target, BLOCK, read_block, widened, lambda head: head.compilable)
 
 
 def states_of(shape: BlockShape, named: str | Path, target: Target) -> tuple[int, ...]:

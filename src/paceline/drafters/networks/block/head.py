@@ -16,7 +16,7 @@ Names of weights are those of the public files. All of it is differentiable.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -26,7 +26,7 @@ from torch import nn
 
 from paceline.drafters.networks.block.shape import BlockShape
 from paceline.drafters.networks.block.ties import CandidateSelector, ConfidenceHead, MarkovHead
-from paceline.drafters.networks.layers import Attend, DecoderLayer, RMSNorm, Rotary, Rotation, attended
+from paceline.drafters.networks.layers import Attend, DecoderLayer, RMSNorm, Rotary, Rotation, attended, compilable
 from paceline.drafters.networks.residual import output
 
 KeysValues: TypeAlias = tuple[torch.Tensor, torch.Tensor]
@@ -68,6 +68,7 @@ class BlockLayer(DecoderLayer):
 
     def __init__(self, shape: BlockShape, number: int) -> None:
         super().__init__(shape.layer, number)
+        self.compilable = not shape.taps
         self.attention_conv = BlockConvolution(shape) if shape.taps else None
         self.mlp_conv = BlockConvolution(shape) if shape.taps else None
 
@@ -100,7 +101,7 @@ class BlockHead(nn.Module):
         self.fc = nn.Linear(len(shape.states) * width, width, bias=False)
         self.hidden_norm = RMSNorm(width, shape.layer.eps)
         self.layers = nn.ModuleList(BlockLayer(shape, number) for number in range(shape.layers))
-        self._rotary = Rotary.of(shape.rope, shape.layer.head_size)
+        self.rotary = Rotary.of(shape.rope, shape.layer.head_size)
         self.norm = RMSNorm(width, shape.layer.eps)
         self.embed_tokens = nn.Embedding(shape.vocab_size, width) if shape.own_embedding else None
         self.lm_head = output(shape.width, shape.known, shape.rank) if shape.own_output else None
@@ -118,8 +119,8 @@ class BlockHead(nn.Module):
 
     def keys_values(self, context: torch.Tensor, positions: torch.Tensor) -> list[KeysValues]:
         """Keys and values of each layer for rows of the text at these positions."""
-        rotation = self._rotary.at(positions, context.dtype)
-        return [layer.self_attn.keys(context, rotation) for layer in self._layers()]
+        rotation = self.rotary.at(positions, context.dtype)
+        return [layer.self_attn.keys(context, rotation) for layer in self.decoder_layers]
 
     # the block
 
@@ -140,8 +141,8 @@ class BlockHead(nn.Module):
     def block(self, rows: torch.Tensor, anchors: torch.Tensor, attend: Attend) -> torch.Tensor:
         """The states ``[..., block, width]`` that predict, of embedded blocks whose anchors are at these positions."""
         ahead = torch.arange(self.shape.block, device=anchors.device)
-        rotation = self._rotary.at(anchors[..., None] + ahead, rows.dtype)
-        for layer in self._layers():
+        rotation = self.rotary.at(anchors[..., None] + ahead, rows.dtype)
+        for layer in self.decoder_layers:
             rows = layer(rows, rotation, attend)
         return self.norm(rows)  # type: ignore[no-any-return]
 
@@ -200,6 +201,12 @@ class BlockHead(nn.Module):
             seen = seen.triu(1 - window).tril(window - 1)
         return seen.tril() if shape.causal[number] else seen
 
+    @property
+    def compilable(self) -> Sequence[DecoderLayer]:
+        """Its layers, if all are of the kind that `compiled` computes, and a row sees the same rows in all of them."""
+        alike = len(set(self.shape.causal)) == 1 and not any(self.shape.windows)
+        return compilable(self.decoder_layers, self.rotary) if alike else ()
+
     # training
 
     def forward(
@@ -231,5 +238,6 @@ class BlockHead(nn.Module):
     def parameters_in_all(self) -> int:
         return sum(weight.numel() for weight in self.parameters())
 
-    def _layers(self) -> list[BlockLayer]:
+    @property
+    def decoder_layers(self) -> list[BlockLayer]:
         return list(self.layers)  # type: ignore[arg-type]

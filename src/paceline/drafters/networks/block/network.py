@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.ties import MarkovHead
 from paceline.drafters.networks.growth import Growth
-from paceline.drafters.networks.layers import attended
+from paceline.drafters.networks.layers import Attend, attended
 from paceline.drafters.networks.marginals import CANDIDATES, Marginals, best_tokens, on_host
 from paceline.drafters.networks.network import RowModel, RowNetwork
 from paceline.drafters.networks.reading import DRAFT_FORWARDS
@@ -20,7 +21,10 @@ from paceline.drafters.networks.state_rows import ShownRows
 from paceline.law import Distribution
 from paceline.law.on_device import sent
 from paceline.targets.base import Done, Pending, Request, Rows, Target
-from paceline.tree import Floats
+from paceline.tree import Bools, Floats
+
+if TYPE_CHECKING:
+    from paceline.drafters.networks.compiled import CompiledLayers
 
 
 class BlockRows(ShownRows):
@@ -56,12 +60,30 @@ class BlockRows(ShownRows):
         self._unread = None
 
 
+class WholeRequest(Request):
+    """A block whose rows see all of it."""
+
+    @cached_property
+    def is_chain(self) -> bool:
+        return False
+
+    @cached_property
+    def visible(self) -> Bools:
+        return np.ones((len(self.tokens), len(self.tokens)), np.bool_)
+
+
 class BlockModel(RowModel):
     """A head beside its target. Its rows are read of states, and blocks of tokens."""
 
     def __init__(self, head: BlockHead, target: Target) -> None:
         self.head, self._target, self.vocab_size = head, target, target.vocab_size
         self._type = next(head.parameters()).dtype
+        self._compiled = self._compiled_layers() if target.compiled else None
+
+    def _compiled_layers(self) -> CompiledLayers | None:
+        from paceline.drafters.networks.compiled import CompiledLayers
+
+        return CompiledLayers.of(self.head.compilable, self.head.rotary)
 
     def is_of(self, head: BlockHead, target: Target) -> bool:
         return head is self.head and target is self._target
@@ -97,10 +119,28 @@ class BlockModel(RowModel):
         head, device = self.head, torch.device(self._target.device)
         starts = [rows.committed for rows in texts]
         numbers = sent(torch.tensor([list(anchors), starts]), device)
-        tokens = head.tokens(numbers[0])
-        for rows, anchor in zip(texts, anchors, strict=True):
-            rows.note(np.array([anchor] + [head.shape.mask_token] * (head.shape.block - 1), np.int64))
-        looks = [Look(head, start, device) for start in starts]
+        embedded = head.embedded(head.tokens(numbers[0]), self._target.embed).to(self._type)
+        requests = [self._request(rows, anchor) for rows, anchor in zip(texts, anchors, strict=True)]
+        if self._compiled is not None:
+            found = self._compiled(requests, embedded.flatten(0, 1)).view(embedded.shape)
+            found = head.predicting(head.norm(found))
+        else:
+            found = head.predicting(head.block(embedded, numbers[1], self._attend(requests)))
+        for rows in texts:
+            rows.keep([])
+        return found
+
+    def _request(self, rows: BlockRows, anchor: int) -> Request:
+        shape = self.head.shape
+        tokens = np.array([anchor] + [shape.mask_token] * (shape.block - 1), np.int64)
+        return (Request if shape.causal[0] else WholeRequest)(rows, tokens, np.arange(-1, shape.block - 1))
+
+    def _attend(self, requests: Sequence[Request]) -> Attend:
+        """Attention of blocks in the head's own modules."""
+        texts, device = [cast(BlockRows, request.rows) for request in requests], torch.device(self._target.device)
+        for request in requests:
+            request.rows.note(request.tokens)
+        looks = [Look(self.head, rows.committed, device) for rows in texts]
 
         def attend(layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
             found = [
@@ -109,11 +149,7 @@ class BlockModel(RowModel):
             ]
             return torch.stack(found)
 
-        embedded = head.embedded(tokens, self._target.embed).to(self._type)
-        found = head.predicting(head.block(embedded, numbers[1], attend))
-        for rows in texts:
-            rows.keep([])
-        return found
+        return attend
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """Logits ``[texts, places, known]``, before what ties places to one another."""

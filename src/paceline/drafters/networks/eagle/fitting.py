@@ -13,7 +13,7 @@ from torch import nn
 from paceline.drafters.networks.eagle.checkpoint import EagleConfig, read_head
 from paceline.drafters.networks.eagle.head import EagleHead, EagleShape
 from paceline.drafters.networks.fitting import FittedHead, HeadFacts, fitted_head, layers_without_ballast, states_before
-from paceline.drafters.networks.layers import RMSNorm
+from paceline.drafters.networks.layers import RMSNorm, compilable
 from paceline.errors import InputError
 from paceline.targets.base import Target
 
@@ -56,7 +56,9 @@ def head_for(named: str | Path, target: Target) -> FittedEagle:
     def wide(made: Configured, ratio: int) -> Configured:
         return Configured(widened(made.head, ratio), made.config)
 
-    fitted = fitted_head(named, target, "eagle", read, wide)
+    fitted = fitted_head(
+        named, target, "eagle", read, wide, lambda made: compilable(made.head.decoder_layers, made.head.rotary)
+    )
     head, config = fitted.head.head, fitted.head.config
     layers = layers_read(head.shape, config.layer_ids, target)
     return FittedEagle(head, layers, config.mask_token, fitted.noise, fitted)

@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, RMSNorm, Rotary, Rotation
+from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, RMSNorm, Rotary
 from paceline.drafters.networks.residual import output
 from paceline.errors import InputError
 
@@ -101,10 +101,11 @@ class FirstLayer(DecoderLayer):
         self.hidden_norm = RMSNorm(shape.width, shape.eps)
         self._normed = norm_before_residual
 
-    def read(self, embedded: torch.Tensor, states: torch.Tensor, rotation: Rotation, attend: Attend) -> torch.Tensor:
+    def entering(self, embedded: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The residual, and what attention reads."""
         normed = self.hidden_norm(states)
         both = torch.cat([self.input_layernorm(embedded), normed], dim=-1)
-        return self.behind(normed if self._normed else states, both, rotation, attend)
+        return normed if self._normed else states, both
 
 
 class EagleHead(nn.Module):
@@ -172,15 +173,28 @@ class EagleHead(nn.Module):
         """What rows give to those below them, and what `logits` reads: ``[..., rows, width]`` each. ``embedded`` are
         their tokens, ``states`` those before them."""
         rotation = self.rotary.at(positions, embedded.dtype)
-        first, others = self.layers[0], self.layers[1:]
-        if isinstance(first, FirstLayer):
-            found = first.read(embedded, states, rotation, attend)
-        else:
-            if self.shape.form == MTP:
-                embedded, states = self.token_norm(embedded), self.hidden_norm(states)
-            found = first(self.fc(torch.cat([embedded, states], dim=-1)), rotation, attend)
+        first, *others = self.decoder_layers
+        found = first.behind(*self.entering(embedded, states), rotation, attend)
         for layer in others:
             found = layer(found, rotation, attend)
+        return self.leaving(found)
+
+    @property
+    def decoder_layers(self) -> list[DecoderLayer]:
+        return list(self.layers)  # type: ignore[arg-type]
+
+    def entering(self, embedded: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The residual of the first layer, and what its attention reads."""
+        first = self.decoder_layers[0]
+        if isinstance(first, FirstLayer):
+            return first.entering(embedded, states)
+        if self.shape.form == MTP:
+            embedded, states = self.token_norm(embedded), self.hidden_norm(states)
+        both = self.fc(torch.cat([embedded, states], dim=-1))
+        return both, first.input_layernorm(both) if first.self_attn.shape.input_norm else both
+
+    def leaving(self, found: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the states behind the last layer give to the rows below, and what `logits` reads."""
         read = found if self.shape.form == EAGLE1 else self.norm(found)
         return (read if self.shape.norm_output or self.shape.form == MTP else found), read
 

@@ -7,6 +7,7 @@ which do not know what the levels above them are (`marginals`). These rows are d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from paceline.targets.base import Done, Pending, Request, Target
 from paceline.targets.scores import Scores
 from paceline.tree import Ints
 
+if TYPE_CHECKING:
+    from paceline.drafters.networks.compiled import CompiledLayers
+
 BEFORE_STATES = 1
 """The first row of a text has no state before it, so no other row sees it: those who train heads leave it out."""
 
@@ -39,6 +43,13 @@ class EagleModel(RowModel):
         self._device = torch.device(target.device)
         self._windows = {layer: rows for layer, rows in enumerate(shape.windows) if rows}
         self.columns = self._columns()
+        self._compiled = self._compiled_layers() if target.compiled else None
+
+    def _compiled_layers(self) -> CompiledLayers | None:
+        from paceline.drafters.networks.compiled import CompiledLayers
+
+        layers, rotary = self.head.decoder_layers, self.head.rotary
+        return CompiledLayers.of(layers, rotary, given=True, skipped=BEFORE_STATES, windows=self._windows)
 
     def _columns(self) -> TokenColumns:
         """Which of the target's tokens its logits are of."""
@@ -76,10 +87,7 @@ class EagleModel(RowModel):
     def _scored(self, requests: Sequence[Request]) -> list[Scores]:
         before = torch.cat([_rows(request).before(request) for request in requests])
         tokens = self._sent(np.concatenate([request.tokens for request in requests]))
-        positions = self._sent(np.concatenate([request.positions for request in requests]))
-        embedded = self.head.embedded(tokens, self._target.embed)
-        attend = TextRows(requests, self._device, skipped=BEFORE_STATES, windows=self._windows)
-        given, read = self.head(embedded, before, positions, attend)
+        given, read = self._computed(requests, self.head.embedded(tokens, self._target.embed), before)
         sizes = [len(request.tokens) for request in requests]
         for request, states in zip(requests, given.split(sizes), strict=True):
             _rows(request).give(request, states)
@@ -92,6 +100,17 @@ class EagleModel(RowModel):
             Scores.of(request, rows if count else None)
             for request, rows, count in zip(requests, logits, counts, strict=True)
         ]
+
+    def _computed(
+        self, requests: Sequence[Request], embedded: torch.Tensor, before: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`EagleHead.forward` of the requests' rows."""
+        if self._compiled is not None and self._compiled.takes(requests):
+            return self.head.leaving(self._compiled(requests, *self.head.entering(embedded, before)))
+        positions = self._sent(np.concatenate([request.positions for request in requests]))
+        attend = TextRows(requests, self._device, skipped=BEFORE_STATES, windows=self._windows)
+        found: tuple[torch.Tensor, torch.Tensor] = self.head(embedded, before, positions, attend)
+        return found
 
     def _sent(self, numbers: Ints) -> torch.Tensor:
         return sent(torch.from_numpy(numbers), self._device)

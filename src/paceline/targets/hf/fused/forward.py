@@ -75,15 +75,19 @@ def forward(job: int, thread: int) -> None:
     for layer in range(J[at.FIRST], J[at.LAST]):
         table = J[at.LAYER_TABLE] + 8 * at.LAYER * layer
         L, N = longs_at(table), doubles_at(J[at.LAYER_NUMBERS] + 8 * at.NUMBERS * layer)
-        for row in range(thread, count, threads):
-            entered(job, row, L[at.BEFORE], N[at.EPS_BEFORE], pending, form)
-        met = meet(counter, threads, met)
+        read, read_wide = normed, wide
+        if J[at.GIVEN] and layer == 0:
+            read, read_wide = J[at.GIVEN], J[at.GIVEN_WIDTH]
+        else:
+            for row in range(thread, count, threads):
+                entered(job, row, L[at.BEFORE], N[at.EPS_BEFORE], pending, form)
+            met = meet(counter, threads, met)
         place = J[at.PROJECTED]
-        shared(job, thread, table + 8 * at.QUERY, normed, wide, heads * size, count, place, line)
+        shared(job, thread, table + 8 * at.QUERY, read, read_wide, heads * size, count, place, line)
         place += 4 * heads * size
-        shared(job, thread, table + 8 * at.KEY, normed, wide, groups * size, count, place, line)
+        shared(job, thread, table + 8 * at.KEY, read, read_wide, groups * size, count, place, line)
         place += 4 * groups * size
-        shared(job, thread, table + 8 * at.VALUE, normed, wide, groups * size, count, place, line)
+        shared(job, thread, table + 8 * at.VALUE, read, read_wide, groups * size, count, place, line)
         met = meet(counter, threads, met)
         for item in range(thread, count * groups, threads):
             written(job, layer, item // groups, item % groups, thread)

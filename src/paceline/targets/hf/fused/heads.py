@@ -126,8 +126,10 @@ def _seen(job: int, row: int, ends: bool, window: int) -> tuple[int, int, int, i
     how many these are."""
     R = _row(job, row, ends)
     start = skipped = 0
+    if R[at.PLACE] >= longs_at(job)[at.SKIPPED]:
+        start = longs_at(job)[at.SKIPPED]
     if window:
-        start, skipped = max(0, R[at.POSITION] + 1 - window), max(0, R[at.FURTHER_COUNT] - window)
+        start, skipped = max(start, R[at.POSITION] + 1 - window), max(0, R[at.FURTHER_COUNT] - window)
     further = longs_at(job)[at.EXTRAS] + 8 * (R[at.FURTHER] + skipped)
     return start, max(0, R[at.PREFIX] - start), further, R[at.FURTHER_COUNT] - skipped
 

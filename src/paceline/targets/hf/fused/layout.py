@@ -11,13 +11,14 @@ A call with hundreds of arrays would take longer than the forward of a small mod
     FORM, HEAD_FORM, NARROW, SCORING, MIXING,                                           # of what kind numbers are
     WIDTH, HEADS, SHARED, SIZE, INNER, VOCABULARY, COARSENESS,                          # sizes of the model
     LAYER_TABLE, LAYER_NUMBERS, NORM, EPS, UNEMBEDDING, _W, _S, _B, _G,                 # its weights; the head's
-    ROWS, EXTRAS, TEXTS, ANGLES,                                                        # the rows
+    ROWS, EXTRAS, TEXTS, ANGLES, SKIPPED,                                               # the rows
+    GIVEN, GIVEN_WIDTH,                                                                 # what its first layer reads
     STATES, NORMED, PREPARED, STEPS, PROJECTED, MIXED, GATE, UP, OUT, LOGITS,           # memory to work in
     SCRATCH, SCRATCH_SIZE,                                                              # and each thread's own
     STEP, CHAIN_MEETING, CHAINS, DEPTH, RACES, NEXT_ROWS, NEXT_CHOICE,                  # of drafts, token by token
     EMBEDDING, NARROW_EMBEDDING, DRAWN, DRAFTED, CHANCES,
     JOB,
-) = range(61)
+) = range(64)
 
 # How a text's tokens are chosen, as `Warps` has it; the temperature, the mass and the least weight are doubles. Its
 # draft has a largest number of tokens, and fewer where it meets an end; a number of forwards read it.

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from paceline.targets.base import Request
 from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.placed import PlacedWeights, Unplaceable, Workspace, rows_of, texts_of
+from paceline.targets.hf.fused.placed import PlacedWeights, Unplaceable, Workspace, rows_of, texts_of, weights_of
 from paceline.targets.hf.fused.team import TEAM, Table
+from paceline.targets.hf.fused.weights import product
 from paceline.targets.hf.integers.operations import ExactOperations, normed
 from paceline.targets.hf.lean import Lean, select
 from paceline.targets.hf.operations import Operations
@@ -31,6 +32,8 @@ LIKE = torch.empty(0, dtype=torch.float32, device="cpu")
 
 class Fused(Lean):
     """Where a forward's states are wanted in the middle, it is computed in pieces."""
+
+    compiled = True
 
     def __init__(self, own: OwnForward, operations: Operations | None = None) -> None:
         """`Unplaceable` where layers are computed in another way."""
@@ -103,6 +106,14 @@ class Fused(Lean):
         end = max(request.end + chain.depth for request, chain in zip(unread, chains, strict=True))
         angles = self._rotary.upto(end, self.modules.rotary, LIKE)
         return ChainJob(chains, self._weights, self._space, angles).run()
+
+    def unembedded(self, states: torch.Tensor) -> torch.Tensor | None:
+        """By the head's product alone. Integers are left to their layer, which knows how to round rows."""
+        if not self.ready():
+            return None
+        weights, first = weights_of(self.modules.head)
+        plain = weights.kind.form == at.FLOATS and not first and self.modules.head._parameters.get("bias") is None
+        return product(states, weights) if plain else None
 
     def _shown(self, states: States) -> torch.Tensor:
         """A copy in the model's type, for states go on changing."""

@@ -25,7 +25,7 @@ from paceline.targets.hf.integers.linear import IntegerLinear
 from paceline.targets.hf.integers.operations import coarseness
 from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.snapshot import is_altered
-from paceline.targets.hf.variants import LlamaModules, is_silu
+from paceline.targets.hf.variants import Layer, LlamaModules, is_silu
 from paceline.tree import Ints
 
 VALUE_BITS = 23
@@ -38,30 +38,34 @@ class Unplaceable(Exception):
     """Something computes in its own way here."""
 
 
-class PlacedWeights:
-    """Tables of a model's layers and of its head. All that they name is held, so its memory stays."""
+class PlacedLayers:
+    """Tables of layers. All that they name is held, so its memory stays."""
 
-    def __init__(self, modules: LlamaModules, value_steps: dict[int, float] | None) -> None:
+    def __init__(self, layers: Sequence[Layer], value_steps: dict[int, float] | None = None) -> None:
         """``value_steps`` are those of integers. `Unplaceable` where a linear layer is hooked, or another than these
-        tables are for."""
-        self._modules = modules
+        tables are for. A first layer without a norm before it is given what it reads."""
         self._held: list[torch.Tensor] = []
         """Memory that tables name, so that it stays."""
-        count, first = len(modules.layers), modules.layers[0]
+        count, first = len(layers), layers[0]
         self.layers = np.zeros((count, at.LAYER), np.int64)
         self.numbers = np.zeros((count, at.NUMBERS))
-        self.places = [int(layer.attention.layer_idx) for layer in modules.layers]
+        self.places = [int(layer.attention.layer_idx) for layer in layers]
         self.size = int(first.attention.head_dim)
         self.width, self.inner = _outputs(first.out), _outputs(first.gate)
         self.heads, self.shared = (_outputs(linear) // self.size for linear in first.qkv[:2])
-        self.kind = weights_of(first.out)[0].kind
+        self.reads = self.width if first.before is not None else int(getattr(first.qkv[0], "in_features", 0))
+        """The width of what the first layer reads."""
+        self.kind = self.head_kind = weights_of(first.out)[0].kind
         if not can_be(OF_TYPE[self.dtype], self.size):
             raise Unplaceable  # keys, which are multiplied with queries
-        for number, layer in enumerate(modules.layers):
+        for number, layer in enumerate(layers):
             if not is_silu(layer.act) or is_altered(layer.act):
                 raise Unplaceable
             table, numbers = self.layers[number], self.numbers[number]
-            table[at.BEFORE], numbers[at.EPS_BEFORE] = self._norm(layer.before, self.width)
+            if layer.before is not None:
+                table[at.BEFORE], numbers[at.EPS_BEFORE] = self._norm(layer.before, self.width)
+            elif number:
+                raise Unplaceable
             table[at.BETWEEN], numbers[at.EPS_BETWEEN] = self._norm(layer.between, self.width)
             if layer.norms is not None:
                 table[at.QUERY_NORM], numbers[at.EPS_QUERY] = self._norm(layer.norms[0], self.size)
@@ -71,20 +75,15 @@ class PlacedWeights:
             if value_steps is not None:
                 numbers[at.VALUE_SHIFT] = 1.5 * 2.0**VALUE_BITS * value_steps[layer.attention.layer_idx]
             linears = (*layer.qkv, layer.out, layer.gate, layer.up, layer.down)
-            for place, linear, shape in zip(range(at.QUERY, at.LAYER, at.LINEAR), linears, self._shapes, strict=True):
+            shapes = self._shapes(self.width if number else self.reads)
+            for place, linear, shape in zip(range(at.QUERY, at.LAYER, at.LINEAR), linears, shapes, strict=True):
                 table[place : place + at.LINEAR] = self._linear(linear, self.kind, shape)
-        self.norm, self.eps = self._norm(modules.norm, self.width)
-        self.vocabulary = _outputs(modules.head)
-        self.head_kind = FUSED_KINDS[self.kind.head]
-        self.head = self._linear(modules.head, self.head_kind, (self.vocabulary, self.width))
-        self.embedding = self._rows_of_tokens(modules.embedding)
         self.job = self._table()
 
-    @property
-    def _shapes(self) -> list[tuple[int, int]]:
+    def _shapes(self, reads: int) -> list[tuple[int, int]]:
         """Outputs and inputs of a layer's linear layers."""
         heads, shared, width, inner = self.heads * self.size, self.shared * self.size, self.width, self.inner
-        around = [(heads, width), (shared, width), (shared, width), (width, heads)]
+        around = [(heads, reads), (shared, reads), (shared, reads), (width, heads)]
         return [*around, (inner, width), (inner, width), (width, inner)]
 
     @property
@@ -124,17 +123,30 @@ class PlacedWeights:
     def _table(self) -> Table:
         """A job without rows."""
         table = np.zeros(at.JOB, np.int64)
-        table[at.FUNCTION], table[at.FORM], table[at.HEAD_FORM] = forward(), self.kind.form, self.head_kind.form
+        table[at.FUNCTION], table[at.FORM], table[at.HEAD_FORM] = forward(), self.kind.form, self.kind.form
         table[at.LAYERS], table[at.WIDTH], table[at.INNER] = len(self.layers), self.width, self.inner
         table[at.HEADS], table[at.SHARED], table[at.SIZE] = self.heads, self.shared, self.size
         table[at.LAYER_TABLE], table[at.LAYER_NUMBERS] = self.layers.ctypes.data, self.numbers.ctypes.data
-        table[at.NORM], table[at.EPS] = self.norm, _bits(self.eps)
-        table[at.COARSENESS] = _bits(coarseness(self.size))
-        table[at.UNEMBEDDING : at.UNEMBEDDING + at.LINEAR] = self.head
-        table[at.VOCABULARY], table[at.NARROW] = self.vocabulary, self.dtype == torch.bfloat16
+        table[at.COARSENESS], table[at.NARROW] = _bits(coarseness(self.size)), self.dtype == torch.bfloat16
         table[at.SCORING] = OF_TYPE[self.dtype].product()
         table[at.MIXING] = (mixing.of_brains if self.dtype == torch.bfloat16 else mixing.of_floats)()
         return table
+
+
+class PlacedWeights(PlacedLayers):
+    """Those of a model, and of its head."""
+
+    def __init__(self, modules: LlamaModules, value_steps: dict[int, float] | None) -> None:
+        super().__init__(modules.layers, value_steps)
+        self._modules = modules
+        self.norm, self.eps = self._norm(modules.norm, self.width)
+        self.vocabulary = _outputs(modules.head)
+        self.head_kind = FUSED_KINDS[self.kind.head]
+        self.head = self._linear(modules.head, self.head_kind, (self.vocabulary, self.width))
+        self.embedding = self._rows_of_tokens(modules.embedding)
+        self.job[at.HEAD_FORM], self.job[at.VOCABULARY] = self.head_kind.form, self.vocabulary
+        self.job[at.NORM], self.job[at.EPS] = self.norm, _bits(self.eps)
+        self.job[at.UNEMBEDDING : at.UNEMBEDDING + at.LINEAR] = self.head
 
     def _rows_of_tokens(self, embedding: Any) -> NDArray[Any] | None:
         """The embedding's weight, if it is nothing but that."""
@@ -177,7 +189,7 @@ def _outputs(linear: Any) -> int:
 class Workspace:
     """Memory for the stages of a forward, kept for the next one."""
 
-    def __init__(self, weights: PlacedWeights) -> None:
+    def __init__(self, weights: PlacedLayers) -> None:
         heads = weights.heads * weights.size
         most, forms = max(weights.width, weights.inner, heads), {weights.kind.form, weights.head_kind.form}
         prepared = max(size_of.py_func(reach.py_func(most, form), form) for form in forms)
@@ -245,7 +257,7 @@ def rows_of(requests: Sequence[Request]) -> tuple[Table, Table]:
     return np.concatenate(tables), np.concatenate(further)
 
 
-def texts_of(requests: Sequence[Request], weights: PlacedWeights) -> list[Table]:
+def texts_of(requests: Sequence[Request], weights: PlacedLayers) -> list[Table]:
     """Where the keys and values of each text lie, in each layer; there is room for those of its fresh rows."""
     tables = []
     for request in requests:

@@ -1,0 +1,106 @@
+"""The layers of a head as one compiled call, beside a target whose forward is one.
+
+Called one by one, the operations of a small layer cost more than their arithmetic. The rows are those of the head's
+own modules (`layers`), up to the rounding of kernels. Loads numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
+from typing import Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from paceline.drafters.networks.layers import DecoderLayer, Rotary, compilable
+from paceline.targets.base import Request
+from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.placed import PlacedLayers, Unplaceable, Workspace, rows_of, texts_of
+from paceline.targets.hf.fused.team import TEAM
+from paceline.targets.hf.variants import Layer
+
+NO_WINDOWS: Mapping[int, int] = MappingProxyType({})
+
+
+class CompiledLayers:
+    """Layers over the rows of texts."""
+
+    def __init__(
+        self, layers: Sequence[DecoderLayer], rotary: Rotary, given: bool, skipped: int, windows: Mapping[int, int]
+    ) -> None:
+        """``skipped`` and ``windows`` are those of `TextRows`. What the first layer reads may be ``given``, beside the
+        states that it adds to. `Unplaceable` where a layer is another than the compiled ones are."""
+        layers = compilable(layers, rotary)
+        if not layers:
+            raise Unplaceable
+        placed = [_placed(layer, windows.get(number), given and not number) for number, layer in enumerate(layers)]
+        self._weights, self._rotary, self._skipped = PlacedLayers(placed), rotary, skipped
+        self._space, self._dtype = Workspace(self._weights), layers[0].post_attention_layernorm.weight.dtype
+
+    @classmethod
+    def of(
+        cls,
+        layers: Sequence[DecoderLayer],
+        rotary: Rotary,
+        *,
+        given: bool = False,
+        skipped: int = 0,
+        windows: Mapping[int, int] = NO_WINDOWS,
+    ) -> Self | None:
+        """None where they are computed in another way."""
+        try:
+            return cls(layers, rotary, given, skipped, windows)
+        except Unplaceable:
+            return None
+
+    def takes(self, requests: Sequence[Request]) -> bool:
+        """Whether the rows that texts skip are none that a tree lists one by one."""
+        return all(request.is_chain or request.rows.committed >= self._skipped for request in requests)
+
+    def __call__(
+        self, requests: Sequence[Request], states: torch.Tensor, read: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The states ``[rows, width]`` behind the layers. Keys and values are written to the requests' rows."""
+        weights = self._weights
+        for request in requests:
+            request.rows.note(request.tokens, request.held)
+        found = states.to(torch.float32, copy=True).contiguous()
+        rows, further = rows_of(requests)
+        texts = texts_of(requests, weights)
+        places = np.array([text.ctypes.data for text in texts], np.int64)
+        end = max(request.end for request in requests)
+        angles, chosen = self._rotary.upto(end), np.arange(len(found))
+        job = weights.job.copy()
+        job[at.THREADS], job[at.COUNT], job[at.CHOSEN] = torch.get_num_threads(), len(found), len(found)
+        job[at.FIRST], job[at.LAST], job[at.SKIPPED] = 0, len(weights.layers), self._skipped
+        job[at.STATES] = found.data_ptr()
+        if read is not None:
+            read = read.float().contiguous()
+            job[at.GIVEN], job[at.GIVEN_WIDTH] = read.data_ptr(), read.shape[-1]
+        job[at.ROWS], job[at.EXTRAS], job[at.TEXTS] = rows.ctypes.data, further.ctypes.data, places.ctypes.data
+        job[at.ANGLES], job[at.CHOICE] = angles.data_ptr(), chosen.ctypes.data
+        self._space.into(job, len(found), end)
+        TEAM.run(job)
+        return found.to(self._dtype)
+
+
+def _placed(layer: DecoderLayer, window: int | None, given: bool) -> Layer:
+    """A head's layer, as tables of layers are made of it."""
+    attention, mlp, size = layer.self_attn, layer.mlp, layer.self_attn.shape.head_size
+    return Layer(
+        before=None if given else layer.input_layernorm,
+        qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
+        qkv_joint=None,
+        norms=(attention.q_norm, attention.k_norm) if attention.shape.head_norms else None,
+        attention=SimpleNamespace(layer_idx=attention.number, head_dim=size, scaling=size**-0.5),
+        window=lambda _: window,
+        out=attention.o_proj,
+        between=layer.post_attention_layernorm,
+        gate=mlp.gate_proj,
+        up=mlp.up_proj,
+        gate_up_joint=None,
+        act=nn.SiLU(),
+        down=mlp.down_proj,
+    )
