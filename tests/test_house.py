@@ -357,6 +357,7 @@ WITH_TORCH = {
     "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side"),
     "drafters.networks": (
         "checkpoint",
+        "compiled",
         "fitting",
         "layers",
         "marginals",
@@ -482,8 +483,8 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 16600,
-        "drafters": 14100,
+        "targets": 16650,
+        "drafters": 14250,
         "planning": 2560,
         "engine": 1900,
         "api": 2800,
