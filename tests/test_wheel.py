@@ -14,7 +14,7 @@ import pytest
 import paceline
 
 ROOT = Path(__file__).resolve().parent.parent
-BYTES = 23_000_000
+BYTES = 25_000_000
 PYTHONS = os.environ.get("PACELINE_PYTHONS", sys.executable).split(os.pathsep)
 """Interpreters to install it into, from 3.11 on."""
 LINK = re.compile(r"!?\[[^\]]*\]\((?!https?:)[^)]*\)")
