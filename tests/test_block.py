@@ -416,3 +416,16 @@ def test_the_best_tokens_are_those_of_a_sort() -> None:
         named, _, columns = best_tokens(logits, ids=torch.arange(size).flip(0))
         assert torch.equal(named, size - 1 - columns)
         assert (named.diff(dim=-1) > 0).all()
+
+
+@pytest.mark.parametrize("numbers", [{"dtype": "bfloat16"}, {"quantize": "int8"}], ids=str)
+@pytest.mark.parametrize("kind", ["zlab", "dflash2", "dspark"])
+def test_it_drafts_for_models_in_bfloat16_and_int8(heads: dict[str, Path], kind: str, numbers: dict[str, str]) -> None:
+    """Their states and scores are of other types, and numpy knows no bfloat16."""
+    small = paceline.load("pocket", **numbers, generation_config=False)
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 4, "max_new_tokens": 14}
+    found = small.generate_batch(TEXTS, method=f"block:head={heads[kind]}", planner="fixed", **how)
+    assert all(text.totals.drafted > 14 for (text,) in found)
+    if small.target.exact:
+        plain = small.generate_batch(TEXTS, method="plain", **how)
+        assert [text.tokens for (text,) in found] == [text.tokens for (text,) in plain]

@@ -781,3 +781,18 @@ def test_states_are_the_inputs_of_layers(lm: LanguageModel, folders: dict[str, P
 def test_options_that_make_no_sense_are_one_sentence(spec: str, said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
         make_drafter(spec)
+
+
+@pytest.mark.parametrize("numbers", [{"dtype": "bfloat16"}, {"quantize": "int8"}], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_it_drafts_for_models_in_bfloat16_and_int8(
+    folders: dict[str, Path], form: str, numbers: dict[str, str]
+) -> None:
+    """Their states and scores are of other types, and numpy knows no bfloat16."""
+    small = paceline.load("pocket", **numbers, generation_config=False)
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 4, "max_new_tokens": 14}
+    found = small.generate_batch(TEXTS, method=f"eagle:head={folders[form]}", planner="fixed", **how)
+    assert all(text.totals.drafted > 14 for (text,) in found)
+    if small.target.exact:
+        plain = small.generate_batch(TEXTS, method="plain", **how)
+        assert [text.tokens for (text,) in found] == [text.tokens for (text,) in plain]

@@ -680,3 +680,16 @@ def test_the_law_is_plain_decodings(
     assert found.keys() == plain.keys()
     for text, probability in plain.items():
         assert float(found[text]) == pytest.approx(float(probability), abs=1e-9)
+
+
+@pytest.mark.parametrize("numbers", [{"dtype": "bfloat16"}, {"quantize": "int8"}], ids=str)
+@pytest.mark.parametrize("kind", ["mlp", "plus"])
+def test_it_drafts_for_models_in_bfloat16_and_int8(made: dict[str, Path], kind: str, numbers: dict[str, str]) -> None:
+    """Their states and scores are of other types, and numpy knows no bfloat16."""
+    small = paceline.load("pocket", **numbers, generation_config=False)
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 4, "max_new_tokens": 14}
+    found = small.generate_batch(TEXTS, method=f"hydra:head={made[kind]}", planner="fixed", **how)
+    assert all(text.totals.drafted > 14 for (text,) in found)
+    if small.target.exact:
+        plain = small.generate_batch(TEXTS, method="plain", **how)
+        assert [text.tokens for (text,) in found] == [text.tokens for (text,) in plain]

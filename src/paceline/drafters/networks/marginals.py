@@ -93,10 +93,10 @@ def _best(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def on_host(tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
-    """Tensors that begin with the same dimension on the host, in one copy."""
+    """Tensors that begin with the same dimension on the host, in one copy; numpy has no bfloat16."""
     first = tensors[0]
     if first.device.type == HOST_DEVICE:
-        return [each.numpy(force=True) for each in tensors]
+        return [(each.float() if each.is_floating_point() else each).numpy(force=True) for each in tensors]
     kind = torch.float64 if first.device.type in DEVICES else torch.float32  # which holds all ids, too
     packed = torch.cat([each.flatten(1).to(kind) for each in tensors], dim=1).numpy(force=True)
     parts = np.split(packed, np.cumsum([each[0].numel() for each in tensors])[:-1], axis=1)
