@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +37,7 @@ def fit(drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> None
     """Prepare a drafter for a model. Its ValueError is a refusal; another exception of it is a `DrafterError`."""
     try:
         drafter.fit(target, vocabulary)
+        drafter.beside = target.beside if drafter.light else nullcontext
     except PacelineError:
         raise
     except ValueError as error:

@@ -11,7 +11,8 @@ A draft can never be wrong, only useless: the target decides every token.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -140,6 +141,10 @@ class Drafter:
     skips: bool = False
     """Whether rounds may go by unseen in which nothing is drafted; read after `fit`. What it knows of the text's last
     token it then knows together with the text's length."""
+    light: bool = True
+    """Whether one thread makes its drafts about as fast as several; read after `fit`."""
+    beside: Callable[[], AbstractContextManager[None]] = nullcontext
+    """What its work between two forwards of its target is done in (`Target.beside`); set when it is fitted."""
     keeps: bool = False
     """Whether measurements let it keep from prompt to prompt what it learns. In a composition nothing is kept."""
     copies: bool = False

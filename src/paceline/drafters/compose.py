@@ -46,6 +46,7 @@ class Composed(Drafter):
     def _take_facts(self) -> None:
         """Those of the parts, some of which know theirs when they are fitted."""
         self.skips = all(part.skips or not part.observes for part in self.parts)
+        self.light = all(part.light for part in self.parts)
         self.nodes = self._nodes([part.nodes for part in self.parts])
         self.enriches = any(part.enriches or self._waits(part) for part in self.parts)
         costly = [part.costly_levels for part in self.parts if part.enriches or self._waits(part) or not self.enriches]

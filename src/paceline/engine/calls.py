@@ -33,7 +33,7 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.asking import answered, asked
-from paceline.drafters.base import Budget
+from paceline.drafters.base import Budget, Seen
 from paceline.errors import DefectError, DrafterError
 from paceline.law import Distribution, Law, Noise, Place, laws
 from paceline.law.scores import far
@@ -48,6 +48,8 @@ AFTER = ("law", "read", "observe", "review", "show")
 """The calls after the forward: a law per token, what is learnt, and the text's observer. A round is over, and its
 tokens can be handed out, once no such call is left."""
 
+BESIDE = frozenset({"propose", "enrich", "read", "observe"})
+"""The work of drafters between two forwards."""
 UNANSWERED = frozenset({"read", "observe", "review"})
 DRAFTING: dict[str, type] = {
     "wake": bool,
@@ -86,18 +88,30 @@ def answers(calls: Sequence[Call]) -> list[Any]:
     """The answers to calls with one verb and one addressee. A drafter or a planner that failed is the answer to all."""
     verb, of, _ = calls[0]
     payloads = [call.payload for call in calls]
+    if verb in BESIDE and not (verb in UNANSWERED and _are_prompts(payloads)):
+        with of.beside():
+            return _answers(verb, of, payloads)
+    return _answers(verb, of, payloads)
+
+
+def _are_prompts(seen: Sequence[Seen]) -> bool:
+    """Whether the rows that were seen are a prompt's: there may be many, and reading them is no light work."""
+    return not all(each.verdict.tokens for each in seen)
+
+
+def _answers(verb: str, of: Any, payloads: Sequence[Any]) -> list[Any]:
     try:
         if kind := DRAFTING.get(verb):
             return answered(of, verb, payloads, kind)
         if verb in UNANSWERED:
             asked(of, verb, payloads)
-            return [None] * len(calls)
+            return [None] * len(payloads)
     except DrafterError as error:
-        return [error] * len(calls)
+        return [error] * len(payloads)
     found = getattr(of, verb)(payloads)
-    if len(found) != len(calls):
+    if len(found) != len(payloads):
         name = getattr(of, "name", "") or type(of).__name__
-        raise DefectError(f"model {name!r} was asked to {verb} {len(calls)} texts and answered for {len(found)}")
+        raise DefectError(f"model {name!r} was asked to {verb} {len(payloads)} texts and answered for {len(found)}")
     return list(found)
 
 

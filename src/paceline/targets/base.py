@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -312,6 +313,10 @@ class Target(ABC):
     def compiled(self) -> bool:
         """Whether a forward is one compiled call, as that of a small network beside it then had better be."""
         return False
+
+    def beside(self) -> AbstractContextManager[None]:
+        """What light work between two forwards is done in, where it would else hold up the next one."""
+        return nullcontext()
 
     @property
     def layers(self) -> int:

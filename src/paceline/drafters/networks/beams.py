@@ -72,7 +72,7 @@ class BeamDrafter(Drafter):
 
     def use(self, found: FittedHead[Any], target: Target, layer: int) -> None:
         """Draft with this head, which reads the target's states of a layer."""
-        self._head, self._target, self._layer = found.head, target, layer
+        self._head, self._target, self._layer, self.light = found.head, target, layer, found.light
         self._noise = wants_noise(self.name, self._asked or found.noise or SHARED)
         self.needs = Want(hidden=frozenset({layer}))
 

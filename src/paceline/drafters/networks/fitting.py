@@ -24,6 +24,8 @@ from paceline.targets.pocket.shape import read_ballast
 
 Head = TypeVar("Head", bound=nn.Module)
 ALIKE = torch.zeros(1, dtype=torch.int64)
+LIGHT = 128_000_000
+"""Bytes of a head that one thread reads in about the time for which threads wait for more work and hold up others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +49,15 @@ class FittedHead(Generic[Head]):
 
     head: Head
     noise: str | None = None
+    light: bool = True
+    """Whether one thread reads its weights about as fast as several."""
 
 
 _read: Shared[nn.Module] = Shared()
 """Heads that drafters use: the same object is fitted again, so that rows by it are still its own."""
 _facts: WeakKeyDictionary[nn.Module, HeadFacts] = WeakKeyDictionary()
+_sizes: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+"""Their bytes: packed weights do not say how large they are."""
 
 
 def state_width(target: Target) -> int:
@@ -80,6 +86,7 @@ def fitted_head(
         ratio = width // facts.width
         head = widened(head.float(), ratio) if ratio > 1 else head
         head = head.to(device=target.device, dtype=kind).requires_grad_(False)
+        _sizes[head] = sum(part.numel() * part.element_size() for part in (*head.parameters(), *head.buffers()))
         if packing_pays(head):
             pack(head, compiled(head) if target.compiled else ())
         _facts[head] = facts
@@ -87,7 +94,8 @@ def fitted_head(
 
     head: Head = _read.get(key, made)  # type: ignore[assignment]
     check_fit(_facts[head], target, width, folder)  # it may have been made for another target of this width
-    return FittedHead(head, _facts[head].noise)
+    output = target.vocab_size * width * target.embed(ALIKE.to(target.device)).element_size()
+    return FittedHead(head, _facts[head].noise, _sizes[head] + output <= LIGHT)
 
 
 def check_fit(facts: HeadFacts, target: Target, width: int, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
+from paceline.targets.hf.threads import one_thread
 from paceline.targets.hf.variants import join_layers
 from paceline.targets.place import free_memory
 from paceline.targets.scores import Scores
@@ -171,6 +172,9 @@ class HFTarget(Target):
     @property
     def compiled(self) -> bool:
         return self.paths[0].compiled
+
+    def beside(self) -> AbstractContextManager[None]:
+        return one_thread() if self.compiled else nullcontext()
 
     def pack(self, *, compiled: bool = True) -> HFTarget:
         """Have forwards compiled where that is fastest, or else pack the weights for this machine's kernels where that

@@ -49,6 +49,7 @@ class Assistant(RowDrafter):
     """A draft model and the shape of its drafts. The model is loaded when a target is known."""
 
     name = "assistant"
+    light = False  # its forwards are compiled as the target's are, or as large
     summary = "a small model drafts a chain, a tree or beams, with the same tokenizer or any other"
     source = "speculative decoding (Leviathan 2022, Chen 2023); public noise after Daliri 2024"
 

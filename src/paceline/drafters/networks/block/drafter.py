@@ -73,7 +73,7 @@ class BlockDrafter(StateDrafter):
 
         found = head_for(self._named, target)
         self.layers = states_of(found.head.shape, self._named, target)
-        self.needs = Want(hidden=frozenset(self.layers))
+        self.needs, self.light = Want(hidden=frozenset(self.layers)), found.light
         self.columns = TokenColumns(target.vocab_size)
         shared = wants_noise(self.name, self._asked or found.noise or SHARED)
         length = min(self._wished, found.head.shape.places)

@@ -76,7 +76,7 @@ class Eagle(StateDrafter):
         with self._rows.held():
             self.shape = replace(self.shape, shared=wants_noise(self.name, self._asked or fitted.noise or SHARED))
             self.layers, self.needs = fitted.layers, Want(hidden=frozenset(fitted.layers))
-            self._target = target
+            self._target, self.light = target, fitted.light
             self._model, self._network = made_for(fitted, target)
             self.columns = self._model.columns
             self.costly_levels = self.levels(self.nodes) if self._network.ties else 1

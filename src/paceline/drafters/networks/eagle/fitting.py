@@ -26,6 +26,7 @@ class FittedEagle:
     layers: tuple[int, ...]
     mask_token: int | None
     noise: str | None
+    light: bool = True
     shared: FittedHead[Configured] | None = None
     """What other drafters of the process share, as long as one of them holds it."""
 
@@ -61,7 +62,7 @@ def head_for(named: str | Path, target: Target) -> FittedEagle:
     )
     head, config = fitted.head.head, fitted.head.config
     layers = layers_read(head.shape, config.layer_ids, target)
-    return FittedEagle(head, layers, config.mask_token, fitted.noise, fitted)
+    return FittedEagle(head, layers, config.mask_token, fitted.noise, fitted.light, fitted)
 
 
 def layers_read(shape: EagleShape, layer_ids: tuple[int, ...] | None, target: Target) -> tuple[int, ...]:

@@ -82,6 +82,7 @@ class Medusa(NetworkDrafter):
 
         found = heads_for(self._named, target)
         self._target, self._network = target, MedusaNetwork(found.head, target)
+        self.light = found.light
         shared = wants_noise(self.name, self._asked or found.noise or SHARED)
         self.shape = replace(self.shape, shared=shared)
         self.needs = Want(hidden=frozenset({target.layers}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -64,6 +63,8 @@ class Yielded:
         """For this thread; ``writer`` is what it has."""
         import torch
 
+        from paceline.targets.hf.threads import begin_others_with
+
         if not writer.had:
             return
         taken = {core for place in list(self._busy) for core in place.cpus} if writer.texts else set()
@@ -71,20 +72,9 @@ class Yielded:
         if torch.get_num_threads() != (wanted := max(1, least)):
             torch.set_num_threads(wanted)
             if wanted < writer.had:
-                _begin_others_with(writer.had)
+                begin_others_with(writer.had)
         if not writer.texts:
             writer.had = 0
-
-
-def _begin_others_with(threads: int) -> None:
-    """Torch begins each thread with the number that was last set, in whichever thread, so it is set once more in one
-    that ends."""
-    import torch
-
-    with contextlib.suppress(RuntimeError):  # at the end of the program none begins
-        setter = threading.Thread(target=torch.set_num_threads, args=(threads,), name="threads of torch")
-        setter.start()
-        setter.join()
 
 
 YIELDED = Yielded()

@@ -81,6 +81,11 @@ class Team:
         self._busy = threading.Lock()
         self._registered = False
 
+    @property
+    def size(self) -> int:
+        """How many threads there are besides the one that asks."""
+        return len(self._threads)
+
     def run(self, job: Table) -> None:
         """Compute a job with as many threads as it says. Ctrl-C is heard when it is done, or before it has begun."""
         with self._busy:

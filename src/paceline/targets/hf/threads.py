@@ -1,0 +1,41 @@
+"""Threads of torch's, and those that compiled forwards have for themselves.
+
+After each operation the threads of torch wait for the next one in a loop, for some milliseconds. Compiled forwards
+(`fused`) have threads of their own, so on the same cores each kind holds up the other: drafts by operations of two
+threads made forwards of 20 ms between them 6 ms longer, and took up to three times as long themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import torch
+
+from paceline.targets.hf.fused.team import TEAM
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes with one thread in this thread."""
+    had = torch.get_num_threads()
+    if had == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        if threading.active_count() > 1 + TEAM.size:
+            begin_others_with(had)
+        yield
+    finally:
+        torch.set_num_threads(had)
+
+
+def begin_others_with(threads: int) -> None:
+    """Torch begins each thread with the number that was last set, in whichever thread, so it is set once more in one
+    that ends."""
+    with contextlib.suppress(RuntimeError):  # at the end of the program none begins
+        setter = threading.Thread(target=torch.set_num_threads, args=(threads,), name="threads of torch")
+        setter.start()
+        setter.join()
