@@ -75,10 +75,11 @@ class BackOff(RecentMean):
         self.left, self.woken = 0, 0.0
         return True
 
-    def judge(self, value: float, patience: float) -> None:
-        """A round with it was worth ``value`` tokens, its time deducted; ``patience`` is what a round may lose."""
+    def judge(self, value: float, patience: float, forgiven: float = 0.0) -> None:
+        """A round with it was worth ``value`` tokens, its time deducted; ``patience`` is what a round may lose. What is
+        ``forgiven`` was lost as well, and says nothing of the rounds to come."""
         self.add(value)
-        self.lost = max(0.0, self.lost - value)
+        self.lost = max(0.0, self.lost - value + forgiven)
         self.deaf = False
         if self.woken is not None:
             self.woken += value

@@ -384,7 +384,10 @@ def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
         for kind in now.enriched:
             known.expensive[kind].judge(gained, patience)
         value = max(value, now.offered - why.rate * cheap.seconds)
-    known.backoff.judge(value + surprise, patience)
+    if not known.backoff.times and spared > -UNEXPECTED * why.seconds_plain:
+        known.backoff.judge(value, patience, -surprise)  # of such a forward nothing but a probe was known
+    else:
+        known.backoff.judge(value + surprise, patience)
 
 
 def gains_of(drafts: Weighed, sent: Bools, share: float, price: float) -> Floats:
