@@ -196,6 +196,7 @@ distributed.init_process_group("gloo")
 found = mine.on_windows(Path(sys.argv[1]))
 if distributed.get_rank() == 0:
     print("LOSSES", *found)
+distributed.barrier()
 distributed.destroy_process_group()
 """
 

@@ -308,6 +308,7 @@ distributed.init_process_group("gloo")
 found = getattr(mine, sys.argv[3])(Path(sys.argv[1]) / sys.argv[4])
 if distributed.get_rank() == 0:
     print("LOSSES", *found)
+distributed.barrier()
 distributed.destroy_process_group()
 """
 

@@ -35,7 +35,14 @@ OTHERS = {
     },  # of prompts, and how text is found
     "Scores": {"of"},  # a target's; the base class calls it
     "DraftTree": {"under_probes"},  # a planner's
-    "Drafter": {"hears_early", "leaves", "may_be_sure", "spec", "spec_options"},  # set by the base class and by specs
+    "Drafter": {
+        "hears_early",
+        "leaves",
+        "may_be_sure",
+        "spec",
+        "spec_options",
+        "surroundings",
+    },  # set by the base class and by specs
     "Seen": {"count", "index"},  # of every tuple
 }
 """Public names that are not a drafter's author's."""

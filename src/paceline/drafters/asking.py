@@ -37,7 +37,7 @@ def fit(drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> None
     """Prepare a drafter for a model. Its ValueError is a refusal; another exception of it is a `DrafterError`."""
     try:
         drafter.fit(target, vocabulary)
-        drafter.beside = target.beside if drafter.light else nullcontext
+        drafter.surroundings = target.beside if drafter.light else nullcontext
     except PacelineError:
         raise
     except ValueError as error:

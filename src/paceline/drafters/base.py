@@ -143,7 +143,7 @@ class Drafter:
     token it then knows together with the text's length."""
     light: bool = True
     """Whether one thread makes its drafts about as fast as several; read after `fit`."""
-    beside: Callable[[], AbstractContextManager[None]] = nullcontext
+    surroundings: Callable[[], AbstractContextManager[None]] = nullcontext
     """What its work between two forwards of its target is done in (`Target.beside`); set when it is fitted."""
     keeps: bool = False
     """Whether measurements let it keep from prompt to prompt what it learns. In a composition nothing is kept."""

@@ -39,7 +39,7 @@ KEPT = 31 / 32
 HOPELESS = 0.1
 """A dictionary with a smaller share of entries that come true drafts nothing, unless it is the only source."""
 READ = 64
-"""Tokens at the end of a prompt by which its language is recognised."""
+"""Tokens at the end of a text by which its language is recognised before its first draft."""
 LEAST = 0.01
 """Branches with a smaller probability are left out."""
 CHAINS = 2048

@@ -89,7 +89,7 @@ def answers(calls: Sequence[Call]) -> list[Any]:
     verb, of, _ = calls[0]
     payloads = [call.payload for call in calls]
     if verb in BESIDE and not (verb in UNANSWERED and _are_prompts(payloads)):
-        with of.beside():
+        with of.surroundings():
             return _answers(verb, of, payloads)
     return _answers(verb, of, payloads)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 from paceline.context import Context
 from paceline.drafters.asking import admitted, answered
 from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Seen
-from paceline.planning.base import Draft, Outcome, Planner, Resting, Room
+from paceline.planning.base import LISTENING, Draft, Outcome, Planner, Resting, Room
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, ROOT, DraftTree, is_chain
 from paceline.verify import Verdict
@@ -166,7 +166,7 @@ class Served:
         """The texts that are drafted for, and how much."""
         planned, rooms = list[ServedText](), list[Room]()
         if self.drafter.may_be_sure:
-            self._wake([text for text in texts if text.slept and not text.off])
+            self._wake([text for text in texts if text.slept and not text.off and not text.rest % LISTENING])
         for text in texts:
             text.proposed = text.sent = EMPTY
             text.rest, text.planned = max(0, text.rest - 1), text.rest == 0

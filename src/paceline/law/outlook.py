@@ -110,6 +110,8 @@ class Outlook:
 
     def _uncut(self, rows: Row) -> list[Distribution]:
         """Those of `_law` where nothing is cut, in one pass over all rows."""
+        if not len(rows):
+            return []
         peaks = rows.max(axis=1).astype(np.float64)
         if not np.isfinite(peaks).all():
             return [self._law(row) for row in rows]

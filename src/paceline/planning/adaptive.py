@@ -62,11 +62,12 @@ class Adaptive(Planner):
             return not self._known(context).asleep
 
     def wake(self, resting: Sequence[Resting]) -> list[bool]:
-        """Texts that share what is known rest together, so one that is sure wakes all of them."""
+        """Texts that share what is known rest together, so one that is sure wakes all of them; one that was left out of
+        a round, and asks later than the others, finds that they were woken."""
         with self._lock:
             known = [self._known(context) for context, _ in resting]
             sure = {each for each, one in zip(known, resting, strict=True) if one.sure}
-            woken = {each for each in sure if each.wake()}
+            woken = {each for each in sure if each.wake()} | {each for each in known if each.live and not each.asleep}
             return [each in woken for each in known]
 
     def plan(self, rooms: Sequence[Room]) -> list[Budget]:

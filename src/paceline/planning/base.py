@@ -16,8 +16,8 @@ from paceline.drafters.base import Budget
 from paceline.tree import DraftTree, Floats
 
 LISTENING = 4
-"""Of so many rounds in which a text rests, the drafter is asked in one whether it is sure: following a text costs it
-time, and what it is sure of is long. Texts that rest together count down together, so they ask in the same round."""
+"""Every so many rounds the drafter of a resting text is asked whether it is sure: following a text costs it time, and
+what it is sure of is long. Texts that rest together count down together, so they are asked in the same round."""
 
 
 class Room(NamedTuple):

@@ -50,6 +50,8 @@ STRONG = (0.3, 1.0)
 
 LONG, FURTHER = 8, 4
 """A draft of `LONG` tokens that came true whole is most likely a copy: the next one may be `FURTHER` times as large."""
+FARTHEST = 48.0
+"""Nodes up to which it makes room: room for more takes the host time, and a longer copy comes to that by itself."""
 SELDOM = 32
 """Of this many rounds without drafts, one is planned and timed."""
 
@@ -329,7 +331,7 @@ def review(known: Knowledge, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         known.learn(outcome)
         if LONG <= len(outcome.sent) < len(outcome.tokens):
-            known.reach = max(known.reach, FURTHER * len(outcome.sent))
+            known.reach = max(known.reach, min(FARTHEST, FURTHER * len(outcome.sent)))
     now, texts = known.round, len(outcomes)
     contexts, _, sent, emitted, spent_draft, spent, spent_top, shown = zip(*outcomes, strict=True)
     tokens = sum(map(len, emitted))

@@ -125,8 +125,7 @@ class Rows(ABC):
         return self.committed
 
     def _within_reach(self, length: int) -> int:
-        """To how many rows these can be taken back, ``length`` at most. A state that each token changes is there only
-        where it was kept."""
+        """To how many rows these can be taken back, at most ``length``: a state is there only where it was kept."""
         return length
 
     def common_prefix(self, tokens: Ints) -> int:
@@ -134,8 +133,7 @@ class Rows(ABC):
         return common_length(self.tokens, tokens)
 
     def adopt(self, other: Rows, count: int) -> None:
-        """Replace these rows by a copy of the first ``count`` committed rows of another sequence, or of fewer, as far
-        as that could be taken back."""
+        """Be a copy of the first ``count`` committed rows of another sequence, or of as many as it can go back to."""
         assert count <= other.committed, f"cannot copy {count} rows of {other.committed}"
         count = other._within_reach(count)
         self.rewind(0)
@@ -296,13 +294,13 @@ class Target(ABC):
         """Where its logits are, for example cpu or cuda:0."""
         return "cpu"
 
+    exact: ClassVar[bool] = False
+    """Whether a row's logits are the same, bit by bit, whatever is scored beside it."""
+
     @property
     def threads(self) -> int:
         """How many threads compute on the host."""
         return 1
-
-    exact: ClassVar[bool] = False
-    """Whether a row's logits are the same, bit by bit, whatever is scored beside it."""
 
     @property
     def recorded(self) -> bool:
@@ -311,7 +309,7 @@ class Target(ABC):
 
     @property
     def compiled(self) -> bool:
-        """Whether a forward is one compiled call, as that of a small network beside it then had better be."""
+        """Whether a forward is one compiled call: then that of a small network beside it should be one, too."""
         return False
 
     def beside(self) -> AbstractContextManager[None]:
@@ -324,8 +322,7 @@ class Target(ABC):
         raise self._has_none("layers")
 
     def embed(self, tokens: Array) -> Array:
-        """The input embeddings ``[..., width]`` of token ids on its device, before any scale that the model gives
-        them."""
+        """Input embeddings ``[..., width]`` of token ids on its device, before any scale of the model's."""
         raise self._has_none("input embeddings")
 
     def unembed(self, states: Array) -> Array:

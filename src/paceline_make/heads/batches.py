@@ -27,8 +27,8 @@ class Batches(Protocol):
 
     @property
     def size(self) -> int:
-        """Positions in a step of all processes: about as many as were asked for, in whole units, one for each process
-        where there are so many."""
+        """Positions in a step of all processes: about as many as were asked for, in whole units, and where there are
+        enough of these at least one for each process."""
         ...
 
     def at(self, step: int) -> tuple[Labels, int]:

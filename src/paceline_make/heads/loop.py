@@ -140,9 +140,10 @@ class HeadTraining:
                 "lower the rate" if self.step else "nothing is learnt yet: take fewer blocks, or make the labels again"
             )
             raise InputError(f"the loss is {loss} at step {self.step}; {mend}")
-        nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
-        self._optimizer.step()
         right, counted = total[1:-1].view(2, -1)
+        if counted.any():  # else the weights would move on by what earlier steps found
+            nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
+            self._optimizer.step()
         return loss, (right / counted.clamp_min(1)).tolist(), float(total[-1]) / count
 
     def _figures(self, learnt: Any, share: float, count: int) -> torch.Tensor:

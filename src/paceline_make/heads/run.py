@@ -276,6 +276,7 @@ def joined_processes() -> Iterator[None]:
     distributed.init_process_group("gloo")
     try:
         yield
+        barrier()  # one that leaves while another ends its connections may be aborted
     finally:
         distributed.destroy_process_group()
 

@@ -56,7 +56,7 @@ class CompiledLayers:
             return None
 
     def takes(self, requests: Sequence[Request]) -> bool:
-        """Whether the rows that texts skip are none that a tree lists one by one."""
+        """False for a tree behind fewer rows than are skipped: it lists these one by one."""
         return all(request.is_chain or request.rows.committed >= self._skipped for request in requests)
 
     def __call__(

@@ -122,12 +122,13 @@ class Rotary:
     def upto(self, end: int) -> torch.Tensor:
         """Cosines and sines ``[positions, 2, size]`` of all positions short of ``end``, kept on the host for the next
         time; sines of the first half of a head are negated."""
-        if end > len(self._table):
-            positions = torch.arange(-(-max(end, 2 * len(self._table)) // TABLE) * TABLE, device="cpu")
+        table = self._table  # another thread may replace it by a shorter one
+        if end > len(table):
+            positions = torch.arange(-(-max(end, 2 * len(table)) // TABLE) * TABLE, device="cpu")
             cosines, sines = self.at(positions, torch.float32)
             sines = torch.cat([-sines[..., : self.size // 2], sines[..., self.size // 2 :]], dim=-1)
-            self._table = torch.cat([cosines, sines], dim=-2).contiguous()
-        return self._table
+            table = self._table = torch.cat([cosines, sines], dim=-2).contiguous()
+        return table
 
 
 def _llama3(frequencies: torch.Tensor, given: Mapping[str, Any], length: float) -> torch.Tensor:
@@ -243,7 +244,7 @@ class DecoderLayer(nn.Module):
     """Attention and gated units, each beside its input."""
 
     compilable = True
-    """Whether it consists of nothing else."""
+    """Whether it is one that can be compiled."""
 
     def __init__(self, shape: LayerShape, number: int) -> None:
         super().__init__()

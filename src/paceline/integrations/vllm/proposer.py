@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, cast
 
@@ -231,6 +232,8 @@ def unread(parallel: Any) -> bool:
 
 class _Model:
     """The properties of a model that drafters need before any text."""
+
+    beside = nullcontext
 
     def __init__(self, name: str, vocab_size: int) -> None:
         self.name, self.vocab_size = name, vocab_size

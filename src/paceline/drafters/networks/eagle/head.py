@@ -77,6 +77,11 @@ class EagleShape:
                 f"a head of width {self.width} cannot read the target's embeddings, which are {self.state_width} wide, "
                 "and has none itself"
             )
+        if not self.own_output and self.state_width != self.width:
+            raise InputError(
+                f"a head of width {self.width} cannot use the target's output, which reads states of "
+                f"{self.state_width}, and has none itself"
+            )
 
     @property
     def width(self) -> int:

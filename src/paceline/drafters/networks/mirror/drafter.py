@@ -105,6 +105,7 @@ class Mirror(Drafter):
     """Windows of a draft model that runs beside the target."""
 
     name = "mirror"
+    light = False  # it shares out the threads itself
     summary = "a draft model in a separate process drafts the next window while the target checks the last one"
     source = "Mirror-SD (Bhendawade 2025)"
     skips = True

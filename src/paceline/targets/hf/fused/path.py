@@ -108,12 +108,18 @@ class Fused(Lean):
         return ChainJob(chains, self._weights, self._space, angles).run()
 
     def unembedded(self, states: torch.Tensor) -> torch.Tensor | None:
-        """By the head's product alone. Integers are left to their layer, which knows how to round rows."""
-        if not self.ready():
+        """By the head's product alone. Integers are left to their layer, which knows how to round rows. Where the model
+        was changed since the last forward, the next one places its weights anew: another thread may be in it."""
+        modules = self._modules
+        if modules is None or self._changes != self._own.changes:
             return None
-        weights, first = weights_of(self.modules.head)
-        plain = weights.kind.form == at.FLOATS and not first and self.modules.head._parameters.get("bias") is None
-        return product(states, weights) if plain else None
+        try:
+            weights, first = weights_of(modules.head)
+        except Unplaceable:  # hooked since
+            return None
+        plain = weights.kind.form == at.FLOATS and not first and modules.head._parameters.get("bias") is None
+        fits = states.ndim == 2 and len(states) > 0 and states.shape[1] == weights.inputs
+        return product(states, weights) if plain and fits else None
 
     def _shown(self, states: States) -> torch.Tensor:
         """A copy in the model's type, for states go on changing."""
