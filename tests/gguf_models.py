@@ -79,17 +79,18 @@ def path_to(tree: DraftTree, node: int) -> list[int]:
 
 def plain_rows(target: GgufTarget, context: Ints, root: int, tree: DraftTree) -> Any:
     """The logits behind the root and behind every node, each path read by itself, a token per forward."""
-    rows, found = target.open(), []
+    rows, found = target.open(), [np.empty(0)] * (len(tree) + 1)
     read(target, rows, context)
-    try:
-        for node in range(-1, len(tree)):
-            for token in [root, *tree.tokens[path_to(tree, node)].tolist()]:
-                last = score(target, rows, token)
-                rows.keep([0])
-            found.append(last[0])
-            rows.rewind(len(context))
-    finally:
-        rows.close()
+
+    def descend(node: int, depth: int) -> None:
+        found[node + 1] = score(target, rows, root if node < 0 else int(tree.tokens[node]))[0]
+        rows.keep([0])
+        for child in np.flatnonzero(tree.parents == node).tolist():
+            descend(child, depth + 1)
+        rows.rewind(len(context) + depth)
+
+    descend(-1, 0)
+    rows.close()
     return np.stack(found)
 
 

@@ -194,14 +194,14 @@ def test_a_tree_of_more_leaves_than_sequences(rows: GgufRows) -> None:
 
 @needs_llama
 def test_cells_grow_with_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "FIRST_CELLS", 256)
+    monkeypatch.setattr(cells, "FIRST_CELLS", 512)
     target = open_gguf(file_of(), device="cpu")[0]
     one, other, line, tree = target.open(), target.open(), text(200), random_tree(4)
     read(target, one, line)
     other.adopt(one, 100)
     score(target, one, 5, tree)
     read(target, other, text(500, 3))
-    assert target.cells.size > 256
+    assert target.cells.size > 512
     other.check()
     found = score(target, one, 5, tree)
     assert gap(found, plain_rows(target, line, 5, tree)) < CLOSE

@@ -118,9 +118,9 @@ class Cells:
         self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: NDArray[np.bool_]
     ) -> Logits:
         """Write the cells of rows, each into its sequences; the logits of those that are ``scored``."""
-        found = []
-        for start in range(0, len(tokens), FORWARD):
-            part = slice(start, start + FORWARD)
+        found, most = [], min(FORWARD, int(self._calls.llama_n_batch(self._context)))
+        for start in range(0, len(tokens), most):
+            part = slice(start, start + most)
             found.append(self._forward(tokens[part], positions[part], sequences[part], scored[part]))
         return np.concatenate(found) if len(found) != 1 else found[0]
 
