@@ -227,10 +227,11 @@ def test_rows_that_were_rewound_or_copied_are_as_good_as_fresh_ones() -> None:
 @needs_llama
 def test_sequences_come_back_also_of_rows_that_are_left() -> None:
     target = target_of()
-    for seed in range(300):
+    for seed in range(target.cells.sequences + 8):
         rows = target.open()
-        read(target, rows, text(2, seed))
-        score(target, rows, 5, random_tree(1))
+        if seed % 20 == 0:
+            read(target, rows, text(2, seed))
+            score(target, rows, 5, random_tree(1))
     del rows
     with target.cells.held():
         assert len(target.cells._free) >= target.cells.sequences - 8
@@ -302,7 +303,7 @@ def test_greedy_text_is_that_of_llama_cpp_itself(lm: LanguageModel) -> None:
         own.read(written[-1:])
     own.close()
     for method in METHODS[:4]:
-        assert lm.generate(PROMPT, method=method, max_new_tokens=60, stop_at_eos=False).tokens == written
+        assert lm.generate(PROMPT, method=method, max_new_tokens=60, ignore_eos=True).tokens == written
 
 
 @needs_llama
@@ -319,7 +320,7 @@ def test_every_method_writes_the_same_text_alone_and_in_a_batch(lm: LanguageMode
         batch = [one for (one,) in lm.generate_batch(PROMPTS, **given)]
         assert [one.tokens for one in alone] == expected
         assert [one.tokens for one in batch] == expected
-        drafted += sum(len(one.tokens) > one.rounds for one in alone)
+        drafted += sum(len(one.rounds) < len(one.tokens) for one in alone)
     assert drafted, "some drafts were accepted"
 
 
@@ -383,7 +384,7 @@ def test_states_inside_are_not_offered(lm: LanguageModel, rows: GgufRows) -> Non
     for want in (Want(hidden=frozenset([1])), Want(early_exit=2)):
         with pytest.raises(InputError, match="shows no"):
             target.submit([Request.of_prompt(rows, text(3), want)])
-    with pytest.raises(InputError, match="token ids below 8192"):
+    with pytest.raises(InputError, match="token ids below 8192, and the text has 9000"):
         target.submit([Request.of_prompt(rows, np.array([9000]))])
 
 

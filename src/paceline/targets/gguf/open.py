@@ -62,9 +62,7 @@ def _place(device: object, has_gpu: bool) -> str:
     if kind == "auto":
         return "gpu" if has_gpu else "cpu"
     if kind not in (*GPUS, "cpu"):
-        raise InputError(
-            f"device {named!r} is not available for a GGUF file; choose cpu, auto, or cuda where there is one"
-        )
+        raise InputError(f"device {named!r} is none of llama.cpp's; choose cpu, auto, or cuda where there is one")
     if kind != "cpu" and not has_gpu:
         raise InputError(f"device {named!r} is not available: this llama-cpp-python was built without it; choose cpu")
     return "cpu" if kind == "cpu" else "gpu"

@@ -143,9 +143,8 @@ class GgufTarget(Target):
         if request.want.early_exit is not None:
             raise self._has_none("early exit")
         if int(request.tokens.max(initial=0)) >= self.vocab_size or int(request.tokens.min(initial=0)) < 0:
-            raise InputError(
-                f"{self.name} has {self.vocab_size} token ids, and one of the text is {request.tokens.max()}"
-            )
+            strange = request.tokens[(request.tokens < 0) | (request.tokens >= self.vocab_size)]
+            raise InputError(f"{self.name} has token ids below {self.vocab_size}, and the text has {strange[0]}")
 
     @staticmethod
     def _planned(request: Request) -> list[list[int]] | None:
