@@ -1,4 +1,4 @@
-"""GGUF files of the bundled models, written once by the writer of the benchmarks' peers, and what tests read of them."""
+"""GGUF files of the bundled models, written once by the writer that benchmarks have, and what tests read of them."""
 
 import importlib.util
 from functools import cache

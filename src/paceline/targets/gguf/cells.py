@@ -209,7 +209,12 @@ class _Batch:
         pointer = ctypes.POINTER(ctypes.c_int32)
         self._places = (pointer * FORWARD)(*(row.ctypes.data_as(pointer) for row in self._sequences))
         self._batch = calls.llama_batch()
-        numbers = {"token": self._tokens, "pos": self._positions, "n_seq_id": self._counts, "logits": self._scored}
+        numbers: dict[str, NDArray[Any]] = {
+            "token": self._tokens,
+            "pos": self._positions,
+            "n_seq_id": self._counts,
+            "logits": self._scored,
+        }
         addresses = {name: array.ctypes.data for name, array in numbers.items()}
         addresses["seq_id"] = ctypes.addressof(self._places)
         for name, kind in self._batch._fields_:

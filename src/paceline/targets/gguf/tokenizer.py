@@ -117,8 +117,8 @@ class GgufTokenizer:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         assert not tokenize, "a vocabulary encodes the text"
-        given: dict[str, Any] = {"conversations": [messages], "chat_template": self.chat_template}
-        return str(render_jinja_template(**given, **self._named, **variables)[0][0])
+        given: dict[str, Any] = {"conversations": [messages], "chat_template": self.chat_template, **self._named}
+        return str(render_jinja_template(**given, **variables)[0][0])
 
     @cached_property
     def _named(self) -> Mapping[str, str]:
