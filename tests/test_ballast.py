@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import paceline
-from paceline.targets import place
+from paceline.targets import memory
 from paceline.targets.base import Request, Want
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.load import open_model
@@ -333,7 +333,7 @@ def test_memory_that_nobody_tells_is_not_guessed(tmp_path: Path, monkeypatch: py
     monkeypatch.undo()
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 99 kB\nMemAvailable: 30000 kB\n")
-    monkeypatch.setattr(place, "MEMORY", meminfo)
+    monkeypatch.setattr(memory, "MEMORY", meminfo)
     with pytest.raises(ValueError, match=r"needs 0\.1 GB of memory and 0\.0 GB are free"):
         open_model(SMALL)
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InputError
 from paceline.targets.forked import note_use
+from paceline.targets.gguf.file import named_file
 from paceline.targets.pocket.names import BALLAST_MARK, is_bundled
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
+    from paceline.targets.gguf.target import GgufTarget
     from paceline.targets.hf.target import HFTarget
 
 PROBED = 50_000_000
@@ -31,7 +33,7 @@ def open_model(
     with_tokenizer: bool = True,
     probe: bool = False,
     strict: bool = True,
-) -> tuple[HFTarget, PreTrainedTokenizerBase | None]:
+) -> tuple[HFTarget | GgufTarget, Any]:
     """A probed target and its tokenizer, if it has one and ``with_tokenizer``; a loaded model comes without one.
 
     The name of a bundled model stands for that model even if a folder is called the same; the folder is reached as
@@ -45,6 +47,14 @@ def open_model(
         target, tokenizer = _bundled(model, dtype, device, quantize, fixed_shapes)
         target.probing = probe and _is_worth_probing(target)
         return target, tokenizer
+    if (file := named_file(model)) is not None:
+        if device_map is not None or fixed_shapes:
+            raise InputError(f"llama.cpp places {file} itself; leave device_map and fixed_shapes out")
+        from paceline.targets.gguf.open import open_gguf
+
+        opened, own = open_gguf(file, device=device, dtype=dtype, quantize=quantize, strict=strict)
+        opened.probing = probe and _is_worth_probing(opened)
+        return opened, own if with_tokenizer else None
     from paceline.targets.hf.load import load_target, load_tokenizer
 
     target = load_target(
@@ -63,7 +73,7 @@ def open_model(
     return target, load_tokenizer(model, trust_remote_code)
 
 
-def _is_worth_probing(target: HFTarget) -> bool:
+def _is_worth_probing(target: HFTarget | GgufTarget) -> bool:
     return target.device == "cpu" and target.parameters >= PROBED
 
 

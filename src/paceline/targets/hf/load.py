@@ -33,10 +33,10 @@ from paceline.targets.hf.versions import TRANSFORMERS_VERSION, refused
 from paceline.targets.place import bits_of, named_dtype
 
 NO_GGUF = (
-    "transformers would widen its weights to floats, so it is not opened; give the folder or the name of the original "
-    "model, whose weights are *.safetensors, with --quantize int8 for 8-bit integers"
+    "download one and give its path, or give the name of the original model, whose weights are *.safetensors, with "
+    "--quantize int8 for 8-bit integers"
 )
-"""Where a model is stored for llama.cpp."""
+"""Where a model of a hub is stored for llama.cpp."""
 
 
 def load_target(
@@ -148,7 +148,7 @@ def _name(model: str | Path) -> str:
     if path.is_dir():
         return str(path)
     if hub.GGUF.search(str(model)):
-        raise InputError(f"{model} names a GGUF file: {NO_GGUF}")
+        raise InputError(f"{model} names GGUF files of a hub: {NO_GGUF}")
     if path.exists():
         raise InputError(f"no model at {str(model)!r}: give the folder that holds config.json and weights, not a file")
     name = str(model) if isinstance(model, Path) else hub.repository(model)
@@ -169,8 +169,6 @@ def _config(name: str, trusted: bool, options: dict[str, Any]) -> Any:
     if local:
         folder.check_files(place)
         if not (place / folder.CONFIG).exists():
-            if any(place.glob("*.gguf")):
-                raise InputError(f"{name} holds a GGUF file and no config.json: {NO_GGUF}")
             raise InputError(f"{name} is not a folder with a readable transformers config.json: it has none")
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trusted, **options)

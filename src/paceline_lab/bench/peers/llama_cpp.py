@@ -6,11 +6,10 @@ rows, and the draft is kept as far as the samples are equal to it.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from paceline.drafters.lookup import Lookup
 from paceline.drafters.networks.assistant.drafter import LEVELS
 from paceline.errors import InputError
 from paceline.law import Sampling
+from paceline.targets.gguf.library import instruction_sets, library, packs_weights
 from paceline_lab.bench.peers.gguf_file import BLOCKS, write_gguf
 from paceline_lab.bench.peers.weights import PeerWeights, Terms, TextReader
 from paceline_lab.bench.race import Clock
@@ -48,15 +48,12 @@ class LlamaModel(TextReader):
 
     def __init__(self, file: Path, kind: str, context: int) -> None:
         import gguf
-        import llama_cpp
 
-        self._calls: Any = llama_cpp
+        llama_cpp = self._calls = library()
         threads = torch.get_num_threads()
         rows = gguf.GGMLQuantizationType["F16" if kind in BLOCKS else kind].value
-        llama_cpp.llama_log_set(_silent(), None)
-        llama_cpp.llama_backend_init()
         loading: Any = llama_cpp.llama_model_default_params()
-        loading.use_extra_bufts = _packs()
+        loading.use_extra_bufts = packs_weights()
         self._model: Any = llama_cpp.llama_model_load_from_file(str(file).encode(), loading)
         if self._model is None:
             raise RuntimeError(f"llama.cpp cannot load {file.name}")
@@ -138,27 +135,6 @@ class LlamaModel(TextReader):
             self._calls.llama_free(self._context)
             self._calls.llama_model_free(self._model)
             self._model = None
-
-
-@cache
-def _silent() -> Any:
-    """The callback for llama.cpp's messages. It keeps no reference, so one is kept here."""
-    import llama_cpp
-
-    return llama_cpp.llama_log_callback(lambda level, text, data: None)
-
-
-def _packs() -> bool:
-    """Whether llama.cpp may repack weights at load, as it does by default. Packed for AMX its products of quantised
-    weights crash (llama.cpp's issue 20824)."""
-    return "AMX_INT8" not in instruction_sets()
-
-
-def instruction_sets() -> str:
-    """Of the processor, those that this build of llama.cpp uses."""
-    import llama_cpp
-
-    return " ".join(re.findall(r"(\w+) = 1\b", llama_cpp.llama_print_system_info().decode()))
 
 
 class Source(ABC):

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+FLOATS = "float64", "float32", "bfloat16", "float16"
+"""Types that a draft model takes over. Files for llama.cpp have others."""
+
+
 @runtime_checkable
 class Loaded(Protocol):
     """A model with its vocabulary, as `paceline.load` gives it."""
@@ -53,9 +57,9 @@ class DraftModel:
 
         if not isinstance(model, (str, Path)):
             return cls(open_model(model)[0])
-        name, device = model, beside.device
+        name, device = model, None if beside.device == "gpu" else beside.device  # llama.cpp's, whatever torch has
         quantize = beside.dtype if dtype is None and beside.exact else None
-        kind = None if quantize else dtype or beside.dtype
+        kind = None if quantize else dtype or (beside.dtype if beside.dtype in FLOATS else None)
 
         def read() -> DraftModel:
             target, tokenizer = open_model(name, dtype=kind, quantize=quantize, device=device, strict=dtype is not None)

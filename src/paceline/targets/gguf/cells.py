@@ -1,0 +1,235 @@
+"""The KV cells of a model in llama.cpp, and the sequences that see them.
+
+One context holds the cells of all texts. A cell belongs to any number of sequences, and a row sees the cells of its own
+sequence at positions up to its own. So a text has one sequence, its *home*, and a draft that branches has further ones,
+its *branches*: siblings are in different sequences, and what is above both is in both. Taking a cell into a sequence,
+or out of it, moves no keys or values.
+
+llama.cpp allocates the cells of a context at once. They begin few, and double when they are full.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import DefectError, out_of_memory
+from paceline.targets.gguf.library import complaint, library
+from paceline.targets.lending import Tray
+from paceline.targets.memory import host_memory
+from paceline.tree import Ints
+
+if TYPE_CHECKING:
+    from paceline.targets.gguf.rows import GgufRows
+
+Logits = NDArray[np.float32]
+
+FORWARD = 512
+"""Rows of a forward at most; llama.cpp's own default."""
+FIRST_CELLS = 2048
+HOMES = 32
+"""Sequences that no draft takes, so that another text can begin."""
+FULL = 1
+"""What `llama_decode` returns where no cells are left."""
+
+
+class Cells:
+    """A context of a loaded model. All calls but `held` and `give` are made by the holder of its lock."""
+
+    def __init__(self, model: Any, settings: Callable[[], Any], vocab_size: int) -> None:
+        """``settings`` makes the parameters of a context, but for how many cells and sequences it has."""
+        self._calls = library()
+        self._model, self._settings, self._vocab_size = model, settings, vocab_size
+        self.sequences = int(self._calls.llama_max_parallel_sequences())
+        self.lengths = [0] * self.sequences
+        """At how many positions each sequence has cells; from 0 on, without gaps."""
+        self._free = list(range(self.sequences))[::-1]
+        self._texts: weakref.WeakSet[GgufRows] = weakref.WeakSet()
+        self._tray: Tray[list[int]] = Tray(self._put_away)
+        self._batch = _Batch(self._calls, self.sequences)
+        self.row_bytes: int | None = None
+        """Bytes of a row; found by the probe."""
+        self._context = self._opened(FIRST_CELLS)
+        self.size = FIRST_CELLS
+
+    # --- sequences ------------------------------------------------------------------------------------------
+
+    def held(self) -> AbstractContextManager[None]:
+        """Hold the lock: one forward at a time, and no sequence is given back meanwhile."""
+        return self._tray.held()
+
+    def give(self, sequences: list[int]) -> None:
+        """Give the sequences of a text back; safe in a finalizer."""
+        self._tray.give(sequences)
+
+    def _put_away(self, sequences: list[int]) -> None:
+        for sequence in sequences:
+            self.trim(sequence, 0)
+            self._free.append(sequence)
+        sequences.clear()
+
+    def home(self, text: GgufRows) -> int:
+        """The sequence of a new text."""
+        if not self._free:
+            self._reclaim()
+        if not self._free:
+            raise out_of_memory(MemoryError())
+        self._texts.add(text)
+        return self._free.pop()
+
+    def branch(self) -> int | None:
+        """An empty sequence for a branch of a draft; None where none is left."""
+        if len(self._free) <= HOMES:
+            self._reclaim()
+        return self._free.pop() if len(self._free) > HOMES else None
+
+    def _reclaim(self) -> None:
+        """Take back the branches that no draft needs now."""
+        for text in self._texts:
+            self._put_away(text.idle_branches())
+
+    def trim(self, sequence: int, length: int) -> None:
+        """Take all cells behind the first ``length`` out of a sequence."""
+        if self.lengths[sequence] > length:
+            self._calls.llama_memory_seq_rm(self._memory, sequence, length, -1)
+            self.lengths[sequence] = length
+
+    def share(self, source: int, sequence: int, end: int) -> None:
+        """Take the cells of another sequence up to ``end`` into this one, behind those that it has."""
+        start = self.lengths[sequence]
+        if start < end:
+            self._calls.llama_memory_seq_cp(self._memory, source, sequence, start, end)
+            self.lengths[sequence] = end
+
+    def reaches(self, sequence: int) -> tuple[int, int]:
+        """The first position of a sequence in llama.cpp, and the one behind its last; of an empty one 0 and 0."""
+        first = int(self._calls.llama_memory_seq_pos_min(self._memory, sequence))
+        return max(first, 0), int(self._calls.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+
+    # --- forwards -------------------------------------------------------------------------------------------
+
+    def read(
+        self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: NDArray[np.bool_]
+    ) -> Logits:
+        """Write the cells of rows, each into its sequences; the logits of those that are ``scored``."""
+        found, most = [], min(FORWARD, int(self._calls.llama_n_batch(self._context)))
+        for start in range(0, len(tokens), most):
+            part = slice(start, start + most)
+            found.append(self._forward(tokens[part], positions[part], sequences[part], scored[part]))
+        return np.concatenate(found) if len(found) != 1 else found[0]
+
+    def _forward(
+        self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: NDArray[np.bool_]
+    ) -> Logits:
+        filled = self._batch.filled(tokens, positions, sequences, scored)
+        for own, end in zip(sequences, (positions + 1).tolist(), strict=True):
+            for sequence in own:  # before the forward, for that may be interrupted
+                self.lengths[sequence] = max(self.lengths[sequence], end)
+        while (code := self._calls.llama_decode(self._context, filled)) == FULL:
+            self._grow()
+        if code:
+            raise DefectError(f"llama.cpp could not compute a forward over {len(tokens)} rows: {complaint()} ({code})")
+        count = int(scored.sum())
+        if not count:
+            return np.empty((0, self._vocab_size), np.float32)
+        logits = self._calls.llama_get_logits(self._context)
+        return np.ctypeslib.as_array(logits, shape=(count, self._vocab_size)).copy()
+
+    # --- memory ---------------------------------------------------------------------------------------------
+
+    @property
+    def _memory(self) -> Any:
+        return self._calls.llama_get_memory(self._context)
+
+    def measure(self, sequence: int) -> None:
+        """Find the bytes of a row from a sequence that has some."""
+        size = int(self._calls.llama_state_seq_get_size(self._context, sequence))
+        self.row_bytes = -(-size // max(1, self.lengths[sequence]))
+
+    def _opened(self, cells: int) -> Any:
+        """A context, which is freed with this object. `OutOfMemory` where there is no room for it."""
+        free = host_memory()
+        if self.row_bytes is not None and free is not None and self.row_bytes * cells > free:
+            raise out_of_memory(MemoryError())
+        terms = self._settings()
+        terms.n_ctx, terms.n_batch, terms.n_ubatch = cells, FORWARD, FORWARD
+        terms.n_seq_max, terms.kv_unified = self.sequences, True
+        context = self._calls.llama_init_from_model(self._model, terms)
+        if context is None:
+            raise out_of_memory(MemoryError(complaint()))
+        self._release = weakref.finalize(self, self._calls.llama_free, context)
+        self._release.atexit = False  # the system takes it back, and other threads may be in a forward
+        return context
+
+    def _grow(self) -> None:
+        """Move all sequences into a context of twice as many cells."""
+        self._reclaim()
+        kept = {number: self._state(number) for number, length in enumerate(self.lengths) if length}
+        before = self.size
+        self._release()
+        try:
+            self._context = self._opened(2 * before)
+            self.size = 2 * before
+        except MemoryError:
+            self._context = self._opened(before)
+            raise
+        finally:
+            self._restore(kept)
+
+    def _state(self, sequence: int) -> Any:
+        size = self._calls.llama_state_seq_get_size(self._context, sequence)
+        state = (ctypes.c_uint8 * size)()
+        self._calls.llama_state_seq_get_data(self._context, state, size, sequence)
+        return state
+
+    def _restore(self, kept: dict[int, Any]) -> None:
+        """Cells that two sequences shared are copied for each of them, which may need a larger context again."""
+        for number, state in kept.items():
+            if not self._calls.llama_state_seq_set_data(self._context, state, len(state), number):
+                self._release()
+                self.size *= 2
+                self._context = self._opened(self.size)
+                self._restore(kept)
+                return
+
+
+class _Batch:
+    """The arrays of a `llama_batch`, written by numpy."""
+
+    def __init__(self, calls: Any, sequences: int) -> None:
+        self._tokens, self._positions = np.zeros(FORWARD, np.int32), np.zeros(FORWARD, np.int32)
+        self._counts, self._scored = np.ones(FORWARD, np.int32), np.zeros(FORWARD, np.int8)
+        self._sequences = np.zeros((FORWARD, sequences), np.int32)
+        pointer = ctypes.POINTER(ctypes.c_int32)
+        self._places = (pointer * FORWARD)(*(row.ctypes.data_as(pointer) for row in self._sequences))
+        self._batch = calls.llama_batch()
+        numbers: dict[str, NDArray[Any]] = {
+            "token": self._tokens,
+            "pos": self._positions,
+            "n_seq_id": self._counts,
+            "logits": self._scored,
+        }
+        addresses = {name: array.ctypes.data for name, array in numbers.items()}
+        addresses["seq_id"] = ctypes.addressof(self._places)
+        for name, kind in self._batch._fields_:
+            if name in addresses:
+                setattr(self._batch, name, ctypes.cast(addresses[name], kind))
+
+    def filled(
+        self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: NDArray[np.bool_]
+    ) -> Any:
+        """The batch of these rows; valid until the next."""
+        count = len(tokens)
+        self._batch.n_tokens = count
+        self._tokens[:count], self._positions[:count], self._scored[:count] = tokens, positions, scored
+        self._counts[:count] = [len(own) for own in sequences]
+        self._sequences[:count, 0] = [own[0] for own in sequences]
+        for row in np.flatnonzero(self._counts[:count] > 1).tolist():
+            self._sequences[row, : len(sequences[row])] = sequences[row]
+        return self._batch

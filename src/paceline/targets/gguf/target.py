@@ -1,0 +1,184 @@
+"""A model that llama.cpp computes, as a target: logits of the rows of drafts, in the host's memory as numpy's."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from paceline.errors import InputError
+from paceline.targets.base import Done, Pending, Reach, Request, Target
+from paceline.targets.forked import note_use
+from paceline.targets.gguf.cells import FORWARD, Cells
+from paceline.targets.gguf.file import GgufFile
+from paceline.targets.gguf.library import library
+from paceline.targets.gguf.rows import GgufRows
+from paceline.targets.hf.generation import ModelSettings
+from paceline.targets.memory import host_memory
+from paceline.targets.scores import Scores
+
+FLOATS = {"ALL_F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""llama.cpp's names of files in floats -> ours."""
+WITHOUT_FLASH = 0
+GUESSED = 1024
+"""A bit of a file's type, where the file does not say it."""
+TEXT = 128
+"""Bytes of a value of metadata that is read, at most."""
+
+
+class GgufTarget(Target):
+    """Scores drafts on a model that llama.cpp has loaded. `open_gguf` loads it and probes which drafts it can score.
+
+    It computes logits only. Hidden states, embeddings and early exits stay inside llama.cpp, so drafters that read them
+    are refused.
+    """
+
+    prefill_chunk = FORWARD
+
+    def __init__(self, model: Any, file: GgufFile, name: str, *, threads: int, device: str = "cpu") -> None:
+        """``model`` is llama.cpp's, and freed with this object."""
+        note_use(pool=threads > 1)
+        self.calls: Any = library()
+        self.model, self.name = model, name
+        self._threads, self._device = threads, device
+        weakref.finalize(self, self.calls.llama_model_free, model).atexit = False
+        self.vocab: Any = self.calls.llama_model_get_vocab(model)
+        self.vocab_size = int(self.calls.llama_vocab_n_tokens(self.vocab))
+        self.context_length = int(self.calls.llama_model_n_ctx_train(model)) or None
+        self._dtype = self._type_of_weights()
+        self.eos = self._ends()
+        self.generation = ModelSettings(self.eos)
+        self._fingerprint = file.fingerprint()
+        self._window = int(self.calls.llama_model_n_swa(model))
+        self.limits = Reach()
+        self.cells = Cells(model, self._settings, self.vocab_size)
+
+    def _settings(self) -> Any:
+        """Parameters of a context. Rows are in floats of the weights' width: a narrower type would round them."""
+        calls = self.calls
+        terms: Any = calls.llama_context_default_params()
+        wide = calls.GGML_TYPE_F32 if self._dtype == "float32" else calls.GGML_TYPE_F16
+        terms.type_k = terms.type_v = wide
+        if self._dtype == "float32" and hasattr(terms, "flash_attn_type"):
+            terms.flash_attn_type = WITHOUT_FLASH  # which is off by 3e-3 of a row's deviation, the other by 5e-6
+        terms.n_threads = terms.n_threads_batch = self._threads
+        terms.swa_full = True  # a rewind needs the rows before the window
+        terms.offload_kqv = terms.op_offload = self._device != "cpu"
+        if hasattr(terms, "n_outputs_max_per_seq"):
+            terms.n_outputs_max_per_seq = 0  # as many as there are rows
+        return terms
+
+    def _type_of_weights(self) -> str:
+        """The type of most weights, under llama.cpp's name where they are integers."""
+        calls = self.calls
+        if hasattr(calls, "llama_model_ftype"):
+            number = int(calls.llama_model_ftype(self.model)) & ~GUESSED
+        else:
+            number = int(self.metadata("general.file_type") or 0)
+        prefix = "LLAMA_FTYPE_"
+        names = (name.removeprefix(prefix) for name in dir(calls) if name.startswith(prefix))
+        found = (name.removeprefix("MOSTLY_") for name in names if getattr(calls, prefix + name) == number)
+        name = next(found, f"type {number}")
+        return FLOATS.get(name, name)
+
+    def metadata(self, key: str) -> str | None:
+        """A short value of the file's metadata; None where there is none."""
+        buffer = ctypes.create_string_buffer(TEXT)
+        length = self.calls.llama_model_meta_val_str(self.model, key.encode(), buffer, TEXT)
+        return buffer.value.decode(errors="replace") if length >= 0 else None
+
+    def _ends(self) -> frozenset[int]:
+        """The tokens that end a text. A file without a tokenizer may still name one."""
+        ends = self.calls.llama_vocab_is_eog
+        if int(self.calls.llama_vocab_type(self.vocab)):
+            return frozenset(token for token in range(self.vocab_size) if ends(self.vocab, token))
+        named = self.metadata("tokenizer.ggml.eos_token_id")
+        return frozenset([int(named)] if named and named.isdecimal() and int(named) < self.vocab_size else [])
+
+    @property
+    def dtype(self) -> str:
+        return self._dtype
+
+    @property
+    def device(self) -> str:
+        return self._device
+
+    @property
+    def threads(self) -> int:
+        return self._threads
+
+    @property
+    def parameters(self) -> int:
+        """Values in all weights."""
+        return int(self.calls.llama_model_n_params(self.model))
+
+    def open(self, capacity: int = 0) -> GgufRows:
+        note_use()
+        return GgufRows(self.cells, self._window)
+
+    def reach(self, position: int) -> Reach:
+        return self.limits
+
+    def submit(self, requests: Sequence[Request]) -> Pending:
+        note_use()
+        for request in requests:
+            self._check(request)
+        with self.cells.held():
+            plans = [self._planned(request) for request in requests]
+            together = [i for i, plan in enumerate(plans) if plan is not None]
+            found = self._read_together([requests[i] for i in together], [plans[i] or [] for i in together])
+            logits = dict(zip(together, found, strict=True))
+            for i, request in enumerate(requests):
+                if i not in logits:
+                    assert isinstance(request.rows, GgufRows), "these are its own rows"
+                    logits[i] = request.rows.walk(request, _scored(request))
+        return Done([Scores.of(request, logits[i] if len(logits[i]) else None) for i, request in enumerate(requests)])
+
+    def _check(self, request: Request) -> None:
+        if request.want.hidden:
+            raise self._has_none("hidden states")
+        if request.want.early_exit is not None:
+            raise self._has_none("early exit")
+        if int(request.tokens.max(initial=0)) >= self.vocab_size or int(request.tokens.min(initial=0)) < 0:
+            strange = request.tokens[(request.tokens < 0) | (request.tokens >= self.vocab_size)]
+            raise InputError(f"{self.name} has token ids below {self.vocab_size}, and the text has {strange[0]}")
+
+    @staticmethod
+    def _planned(request: Request) -> list[list[int]] | None:
+        rows = request.rows
+        assert isinstance(rows, GgufRows), "llama.cpp scores the rows it opened"
+        plan = rows.plan(request)
+        rows.note(request.tokens, request.held)
+        return plan
+
+    def _read_together(self, requests: Sequence[Request], plans: Sequence[list[list[int]]]) -> list[Any]:
+        if not requests:
+            return []
+        scored = [_scored(request) for request in requests]
+        logits = self.cells.read(
+            np.concatenate([request.tokens for request in requests]),
+            np.concatenate([request.positions for request in requests]),
+            [sequences for plan in plans for sequences in plan],
+            np.concatenate(scored),
+        )
+        ends = np.cumsum([int(wanted.sum()) for wanted in scored])
+        return np.split(logits, ends[:-1])
+
+    def row_bytes(self) -> int | None:
+        return self.cells.row_bytes
+
+    def free_memory(self) -> int | None:
+        return host_memory() if self._device == "cpu" else None
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+
+def _scored(request: Request) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which fresh rows have logits."""
+    scored = np.zeros(len(request.tokens), np.bool_)
+    scored[request.scored] = True
+    return scored

@@ -1,0 +1,512 @@
+"""Models of llama.cpp as targets: the law of trees, faults that must be seen, texts, and files that cannot be used."""
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import paceline
+from engine import write
+from gguf_models import (
+    bundled,
+    file_of,
+    gap,
+    needs_llama,
+    path_to,
+    plain_rows,
+    random_tree,
+    read,
+    score,
+    target_of,
+    text,
+)
+from paceline.api.model import LanguageModel
+from paceline.cli import main
+from paceline.drafters.lookup import Lookup
+from paceline.errors import DamagedFile, DefectError, InputError, MissingPackage, UnsupportedModel
+from paceline.targets.base import Request, Want
+from paceline.targets.gguf import cells, file, library
+from paceline.targets.gguf import open as opening
+from paceline.targets.gguf.cells import Cells
+from paceline.targets.gguf.open import open_gguf
+from paceline.targets.gguf.rows import GgufRows
+from paceline.targets.load import open_model
+from paceline.tree import DraftTree
+from paceline_lab.bench.peers.llama_cpp import LlamaModel
+
+CLOSE = 1e-4
+"""Of a row's deviation: what kernels of other shapes may change in float32."""
+SEEN = 100 * CLOSE
+METHODS = ("plain", "lookup", "suffix", "auto", "assistant")
+PROMPT = "Once upon a time there was a small boat. The small boat"
+PROMPTS = [PROMPT, "Dawno, dawno temu żył sobie mały", "The king said to the king that the"]
+
+
+@pytest.fixture
+def rows() -> Iterator[GgufRows]:
+    found = target_of().open()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    return paceline.load(file_of(), device="cpu")
+
+
+# --- the law of trees ---------------------------------------------------------------------------------------
+
+
+@needs_llama
+def test_a_row_is_that_of_plain_decoding_whatever_stands_beside_it() -> None:
+    """20 random trees behind texts of different lengths."""
+    target = target_of()
+    worst = 0.0
+    for seed in range(20):
+        context, tree = text(3 + 7 * seed, seed), random_tree(seed)
+        rows = target.open()
+        read(target, rows, context)
+        worst = max(worst, gap(score(target, rows, 5, tree), plain_rows(target, context, 5, tree)))
+        rows.check()
+        rows.close()
+    assert worst < CLOSE
+
+
+@needs_llama
+def test_the_rows_are_those_of_transformers() -> None:
+    model, _ = bundled("pocket")
+    target, context, tree = target_of(), text(40), random_tree(3)
+    rows = target.open()
+    read(target, rows, context)
+    found = score(target, rows, 5, tree)
+    rows.close()
+    for node in range(-1, len(tree)):
+        line = np.concatenate([context, [5], tree.tokens[path_to(tree, node)]])
+        with torch.no_grad():
+            expected = model(torch.from_numpy(line)[None]).logits[0, -1].numpy()
+        assert gap(found[node + 1], expected) < CLOSE
+
+
+@needs_llama
+def test_a_path_is_kept_and_the_rest_is_dropped() -> None:
+    target, rows, line = target_of(), target_of().open(), text(10)
+    read(target, rows, line)
+    for seed in range(8):
+        tree = random_tree(seed)
+        path = path_to(tree, len(tree) - 1)
+        score(target, rows, 7, tree)
+        rows.keep([0, *(node + 1 for node in path)])
+        rows.check()
+        line = np.concatenate([line, [7], tree.tokens[path]])
+        assert rows.tokens.tolist() == line.tolist()
+    found = score(target, rows, 9)
+    rows.close()
+    assert gap(found, plain_rows(target, line, 9, DraftTree.chain([]))) < CLOSE
+
+
+@needs_llama
+def test_several_texts_in_one_forward() -> None:
+    target = target_of()
+    trees, contexts = [random_tree(seed) for seed in (1, 2, 3)], [text(n, n) for n in (5, 30, 61)]
+    opened = [target.open() for _ in trees]
+    for one, context in zip(opened, contexts, strict=True):
+        read(target, one, context)
+    requests = [Request.of_tree(one, 4, tree) for one, tree in zip(opened, trees, strict=True)]
+    for scores, context, tree in zip(target.score(requests), contexts, trees, strict=True):
+        assert gap(scores.logits, plain_rows(target, context, 4, tree)) < CLOSE
+    for one in opened:
+        one.check()
+        one.close()
+
+
+@needs_llama
+@pytest.mark.parametrize("piece", [7, 64, 1200])
+def test_a_prompt_in_pieces_with_the_logits_of_every_row(piece: int) -> None:
+    """The longest is more than a forward of llama.cpp takes."""
+    target, line = target_of(), text(1100)
+    line = line[:100] if piece < 1100 else line
+    rows = target.open()
+    found = [
+        read(target, rows, line[start : start + piece], Want(logits=True)).logits
+        for start in range(0, len(line), piece)
+    ]
+    rows.check()
+    rows.close()
+    with torch.no_grad():
+        expected = bundled("pocket")[0](torch.from_numpy(line)[None]).logits[0].numpy()
+    assert gap(np.concatenate(found), expected) < CLOSE
+
+
+@needs_llama
+def test_a_draft_that_is_scored_level_by_level(rows: GgufRows) -> None:
+    """Held rows stay, and may get siblings and children later."""
+    target, context = target_of(), text(20)
+    read(target, rows, context)
+    tokens, parents = np.array([5, 11, 12, 13, 14, 15, 16]), np.array([-1, 0, 0, 1, 1, 2, 0])
+    found = []
+    for held, end in ((0, 1), (1, 3), (3, 5), (5, 7)):
+        request = Request(rows, tokens[held:end], parents[:end], held=held)
+        found.append(target.score([request])[0].logits)
+        rows.check()
+    tree = DraftTree.build(tokens[1:], parents[1:] - 1)
+    assert gap(np.concatenate(found), plain_rows(target, context, 5, tree)) < CLOSE
+    rows.keep([0, 2, 5])
+    rows.check()
+    assert rows.tokens[-3:].tolist() == [5, 12, 15]
+    line = np.concatenate([context, [5, 12, 15]])
+    assert gap(score(target, rows, 3), plain_rows(target, line, 3, DraftTree.chain([]))) < CLOSE
+
+
+@needs_llama
+def test_too_few_sequences_for_a_bushy_tree(rows: GgufRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, context, tree = target_of(), text(20), random_tree(5)
+    expected = plain_rows(target, context, 5, tree)
+    monkeypatch.setattr(Cells, "branch", lambda cells: None)
+    read(target, rows, context)
+    assert gap(score(target, rows, 5, tree), expected) < CLOSE
+    rows.check()
+    path = path_to(tree, len(tree) - 1)
+    rows.keep([0, *(node + 1 for node in path)])
+    rows.check()
+    line = np.concatenate([context, [5], tree.tokens[path]])
+    assert gap(score(target, rows, 9), plain_rows(target, line, 9, DraftTree.chain([]))) < CLOSE
+
+
+@needs_llama
+def test_a_tree_of_more_leaves_than_sequences(rows: GgufRows) -> None:
+    target, context = target_of(), text(12)
+    read(target, rows, context)
+    tokens = text(400, 1)
+    tree = DraftTree.build(tokens, [-1] * 300 + [7] * 100)
+    found = score(target, rows, 5, tree)
+    single = DraftTree.build([tokens[7], tokens[350]], [-1, 0])
+    assert gap(found[[0, 8, 351]], plain_rows(target, context, 5, single)) < CLOSE
+    rows.keep([0, 8, 351])
+    rows.check()
+
+
+@needs_llama
+def test_cells_grow_with_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "FIRST_CELLS", 512)
+    target = open_gguf(file_of(), device="cpu")[0]
+    one, other, line, tree = target.open(), target.open(), text(200), random_tree(4)
+    read(target, one, line)
+    other.adopt(one, 100)
+    score(target, one, 5, tree)
+    read(target, other, text(500, 3))
+    assert target.cells.size > 512
+    other.check()
+    found = score(target, one, 5, tree)
+    assert gap(found, plain_rows(target, line, 5, tree)) < CLOSE
+    one.check()
+
+
+@needs_llama
+def test_rows_that_were_rewound_or_copied_are_as_good_as_fresh_ones() -> None:
+    target, line, tree = target_of(), text(60), random_tree(6)
+    one, other = target.open(), target.open()
+    read(target, one, line)
+    score(target, one, 5, random_tree(7))
+    other.adopt(one, 40)
+    assert one.rewind(25) == 25
+    for rows, length in ((one, 25), (other, 40)):
+        rows.check()
+        read(target, rows, text(9, 8))
+        expected = plain_rows(target, np.concatenate([line[:length], text(9, 8)]), 5, tree)
+        assert gap(score(target, rows, 5, tree), expected) < CLOSE
+        rows.close()
+
+
+@needs_llama
+def test_sequences_come_back_also_of_rows_that_are_left() -> None:
+    target = target_of()
+    for seed in range(target.cells.sequences + 8):
+        rows = target.open()
+        if seed % 20 == 0:
+            read(target, rows, text(2, seed))
+            score(target, rows, 5, random_tree(1))
+    del rows
+    with target.cells.held():
+        assert len(target.cells._free) >= target.cells.sequences - 8
+
+
+# --- faults that must be seen -------------------------------------------------------------------------------
+
+
+def tree_gap() -> float:
+    target, context, tree = target_of(), text(30), random_tree(2)
+    expected = plain_rows(target, context, 5, tree)
+    rows = target.open()
+    try:
+        read(target, rows, context)
+        found = gap(score(target, rows, 5, tree), expected)
+        rows.keep([0, *(node + 1 for node in path_to(tree, len(tree) - 1))])
+        rows.check()
+        return found
+    finally:
+        rows.close()
+
+
+@needs_llama
+def test_a_sibling_before_a_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two children of the root in one sequence, which llama.cpp takes."""
+    target, context, tree = target_of(), text(30), DraftTree.build([50, 60], [-1, -1])
+    expected = plain_rows(target, context, 5, tree)
+    ways = GgufRows.plan
+    monkeypatch.setattr(GgufRows, "plan", lambda rows, request: [[rows.home] for _ in ways(rows, request) or ()])
+    rows = target.open()
+    read(target, rows, context)
+    assert gap(score(target, rows, 5, tree), expected) > SEEN
+
+
+@needs_llama
+def test_a_wrong_position_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Cells.read
+    monkeypatch.setattr(
+        Cells, "read", lambda cells, tokens, positions, *more: whole(cells, tokens, positions + 1, *more)
+    )
+    with pytest.raises(DefectError, match="could not compute a forward"):
+        tree_gap()
+
+
+@needs_llama
+def test_rows_that_are_not_kept_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = Cells.share
+
+    def lost(cells: Cells, source: int, sequence: int, end: int) -> None:
+        if cells.lengths[source] <= end and cells.lengths[sequence] > 0:
+            return
+        share(cells, source, sequence, end)
+
+    monkeypatch.setattr(Cells, "share", lost)
+    with pytest.raises((AssertionError, DefectError)):
+        assert tree_gap() < CLOSE
+
+
+# --- texts --------------------------------------------------------------------------------------------------
+
+
+@needs_llama
+def test_greedy_text_is_that_of_llama_cpp_itself(lm: LanguageModel) -> None:
+    own = LlamaModel(file_of(), "F32", 512)
+    prompt, written = lm.encode(PROMPT).tolist(), list[int]()
+    own.read(prompt)
+    while len(written) < 60:
+        written.append(int(own.logits(-1).argmax()))
+        own.read(written[-1:])
+    own.close()
+    for method in METHODS[:4]:
+        assert lm.generate(PROMPT, method=method, max_new_tokens=60, ignore_eos=True).tokens == written
+
+
+@needs_llama
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_every_method_writes_the_same_text_alone_and_in_a_batch(lm: LanguageModel, temperature: float) -> None:
+    how: dict[str, Any] = {"temperature": temperature, "seed": 3, "max_new_tokens": 40}
+    expected = [lm.generate(prompt, method="plain", **how).tokens for prompt in PROMPTS]
+    drafted = 0
+    for method in METHODS[1:]:
+        given = (
+            how | {"method": method} | ({"draft_model": str(file_of("pocket-draft"))} if method == "assistant" else {})
+        )
+        alone = [lm.generate(prompt, **given) for prompt in PROMPTS]
+        batch = [one for (one,) in lm.generate_batch(PROMPTS, **given)]
+        assert [one.tokens for one in alone] == expected
+        assert [one.tokens for one in batch] == expected
+        drafted += sum(len(one.rounds) < len(one.tokens) for one in alone)
+    assert drafted, "some drafts were accepted"
+
+
+@needs_llama
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_narrower_weights(kind: str) -> None:
+    target, context, tree = target_of(kind), text(30), random_tree(2)
+    assert target.dtype == {"F16": "float16"}.get(kind, kind)
+    rows = target.open()
+    read(target, rows, context)
+    assert gap(score(target, rows, 5, tree), plain_rows(target, context, 5, tree)) < 0.05
+    rows.check()
+    rows.close()
+    session = write(target, context.tolist(), Lookup(), max_new_tokens=20)
+    assert len(session.context.emitted) == 20
+
+
+@needs_llama
+def test_a_prompt_that_begins_alike_is_read_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm.forget()
+    first = lm.generate(PROMPT, method="lookup", max_new_tokens=20)
+    counted, whole = list[int](), Cells.read
+    monkeypatch.setattr(
+        Cells, "read", lambda cells, tokens, *more: counted.append(len(tokens)) or whole(cells, tokens, *more)
+    )
+    again = lm.generate(PROMPT, method="plain", max_new_tokens=20)
+    assert again.tokens == first.tokens
+    assert sum(counted) <= len(again.tokens) + 1
+
+
+@needs_llama
+def test_a_text_ends_with_the_context(lm: LanguageModel) -> None:
+    assert lm.target.context_length == 4096
+    assert lm.target.vocab_size == 8192
+    assert lm.target.eos == {0}
+    ids = paceline.load(file_of(tokenizer=False), device="cpu")
+    assert (ids.vocabulary, ids.target.eos) == (None, {0})
+    prompt = text(4090).tolist()
+    found = ids.generate(prompt, method="lookup", max_new_tokens=None, temperature=0.0)
+    assert found.finish in ("context", "eos", "length")
+    assert len(prompt) + len(found.tokens) <= 4096
+    with pytest.raises(InputError, match="tokenizer"):
+        ids.generate("a text")
+
+
+@needs_llama
+def test_the_tokenizer_is_that_of_the_file(lm: LanguageModel) -> None:
+    _, expected = bundled("pocket")
+    assert lm.vocabulary is not None
+    assert lm.vocabulary.fingerprint == expected.fingerprint
+    for line in (*PROMPTS, "Кіт сидів  на\n\n\n вікні, 12345!", "a\tb  \n c <|end|> d", ""):
+        ids = expected.encode(line)
+        assert lm.vocabulary.encode(line).tolist() == ids.tolist()
+        assert lm.vocabulary.text(ids) == expected.text(ids)
+    assert lm.vocabulary.encode_all(["a b", "c"]) == expected.encode_all(["a b", "c"])
+
+
+@needs_llama
+def test_states_inside_are_not_offered(lm: LanguageModel, rows: GgufRows) -> None:
+    target = target_of()
+    for want in (Want(hidden=frozenset([1])), Want(early_exit=2)):
+        with pytest.raises(InputError, match="shows no"):
+            target.submit([Request.of_prompt(rows, text(3), want)])
+    with pytest.raises(InputError, match="token ids below 8192, and the text has 9000"):
+        target.submit([Request.of_prompt(rows, np.array([9000]))])
+
+
+@needs_llama
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--model", str(file_of()), "--device", "cpu", "--max-new-tokens", "12", "--temperature", "0"]
+    assert main(["generate", PROMPT, *given]) == 0
+    written = capsys.readouterr().out
+    assert main(["generate", PROMPT, *given, "--method", "plain"]) == 0
+    assert capsys.readouterr().out == written
+
+
+@needs_llama
+def test_torch_is_not_loaded() -> None:
+    program = (
+        "import sys\nsys.modules['torch'] = None\nimport paceline\n"
+        f"lm = paceline.load({str(file_of())!r}, device='cpu')\n"
+        f"print(lm.generate({PROMPT!r}, method='auto', max_new_tokens=12, seed=1).tokens)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+# --- files that cannot be used ------------------------------------------------------------------------------
+
+
+def header(magic: bytes = b"GGUF", version: int = 3, tensors: int = 1, entries: int = 1) -> bytes:
+    return struct.pack("<4sIQQ", magic, version, tensors, entries)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "said"),
+    [
+        (b"", DamagedFile, "ends after 0 bytes"),
+        (header(b"PK\3\4") + b"x" * 99, InputError, "is no GGUF file"),
+        (header(version=1), InputError, "its version is 1"),
+        (header(version=3 << 24), InputError, "order of another processor"),
+        (header(tensors=1 << 40), DamagedFile, "claims 1099511627776 tensors"),
+    ],
+)
+def test_a_file_that_is_none_is_one_sentence(tmp_path: Path, content: bytes, kind: type, said: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(kind, match=said) as told:
+        paceline.load(path)
+    assert "\n" not in str(told.value)
+
+
+def test_a_file_that_is_not_there_and_a_folder_of_several(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such GGUF file"):
+        paceline.load(tmp_path / "model.gguf")
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match="holds 2 GGUF files"):
+        paceline.load(tmp_path)
+    part = tmp_path / "c-00001-of-00002.gguf"
+    part.write_bytes(header())
+    with pytest.raises(InputError, match=r"c-00002-of-00002\.gguf cannot be read"):
+        paceline.load(part)
+
+
+def test_without_the_library_a_sentence_says_how_to_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    library.library.cache_clear()
+    (tmp_path / "model.gguf").write_bytes(header())
+    with pytest.raises(MissingPackage, match=r"pip install 'paceline\[gguf\]'.*original model"):
+        paceline.load(tmp_path)
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(header() + bytes(4096))
+    monkeypatch.setattr(file, "host_memory", lambda: 1000)
+    with pytest.raises(InputError, match=r"GB of memory and 0\.0 GB are free"):
+        file.opened(path).must_fit()
+
+
+@needs_llama
+def test_damage_behind_the_header(tmp_path: Path) -> None:
+    whole = file_of("pocket-draft").read_bytes()
+    for name, content in {
+        "cut": whole[: len(whole) // 2],
+        "short": whole[:2000],
+        "odd": header() + b"\xff" * 999,
+    }.items():
+        path = tmp_path / f"{name}.gguf"
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="damaged") as told:
+            paceline.load(path, device="cpu")
+        assert "\n" not in str(told.value)
+
+
+@needs_llama
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"device": "cuda"}, "built without it"),
+        ({"device": "tpu"}, "none of llama.cpp's"),
+        ({"dtype": "bfloat16"}, "stay as they are, in float32; leave dtype=bfloat16 out"),
+        ({"quantize": "int8"}, "leave quantize=int8 out"),
+        ({"device_map": "auto"}, "leave device_map"),
+    ],
+)
+def test_wishes_that_a_file_cannot_meet(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        open_model(file_of(), **how)
+
+
+@needs_llama
+def test_a_model_whose_rows_depend_on_others_is_refused_or_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = target_of()
+    assert opening._probed(target).trees
+    rows_of = opening._rows
+
+    def siblings_are_seen(target: Any, rows: Any, root: int, draft: DraftTree, child: int) -> Any:
+        found = rows_of(target, rows, root, draft, child)
+        return found if len(draft) == 1 else [2 * row for row in found]
+
+    monkeypatch.setattr(opening, "_rows", siblings_are_seen)
+    assert not opening._probed(target).trees
+    monkeypatch.setattr(opening, "_rows", lambda *given: [np.zeros(8192, np.float32)] * 2)
+    with pytest.raises(UnsupportedModel, match="drafts would change its text"):
+        opening._probed(target)
