@@ -13,6 +13,7 @@ from paceline.targets.hf.target import HFTarget
 from paceline.targets.probing import DRAFT, PREFIX, branched, differ, some_tokens
 from paceline.tree import DraftTree, Ints
 
+
 def use_compiled(target: HFTarget, lean: Lean) -> None:
     """Use compiled forwards if their rows are those of the lean path, up to the rounding of kernels."""
     if not target.compiles:

@@ -70,7 +70,9 @@ class Anatomy:
         found = _stack(model, self.layers[0]) if self.layers else None
         self._holder, self._name, self.stack, self._list = found or (None, "", None, "")
         self.embedding: Any = next(filter(_embeds, self._children()), None)
-        self.norm: Any = next((self.stack[name] for name in NORMS if self.stack is not None and name in self.stack), None)
+        self.norm: Any = next(
+            (self.stack[name] for name in NORMS if self.stack is not None and name in self.stack), None
+        )
 
     def _children(self) -> list[Any]:
         return [] if self.stack is None else list(self.stack.children().values())

@@ -71,6 +71,12 @@ class ChainedRows(Rows):
 
     def _gather(self, rows: Ints) -> None:
         assert list(rows) == list(range(len(rows))), "drafts are chains"
+        self.go_to(self.committed + len(rows))
+
+    def _truncate(self) -> None:
+        if self._before is not None and self._before[0] > self.committed:
+            self._before = None
+        self.go_to(self.committed)
 
     def check(self) -> None:
         assert self.read <= self.committed + self.tentative, "no token is read that is not there"

@@ -154,7 +154,5 @@ class LayerCache:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         return self._packing.store(self._layer, keys, values)
 
-    def make_mask(
-        self, N: int, return_array: bool = False, window_size: int | None = None
-    ) -> mx.array | str | None:
+    def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> mx.array | str | None:
         return self._packing.mask(window_size or self._window, array=return_array)

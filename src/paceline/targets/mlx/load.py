@@ -86,11 +86,13 @@ def model_folder(model: str) -> Path:
     if is_bundled(name):
         raise InputError(f"{name} is made by torch; mlx-lm loads {', '.join(POCKET_NAMES)} and folders")
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if name and folder.is_dir():
         return folder
     found = hub.downloaded(name, FILES) if name and not folder.exists() and hub.NAME.fullmatch(name) else None
     if found is None:
-        raise InputError(f"no model at {model!r}: give a folder with config.json and *.safetensors that mlx-lm can load")
+        raise InputError(
+            f"no model at {model!r}: give a folder with config.json and *.safetensors that mlx-lm can load"
+        )
     return found
 
 
@@ -144,9 +146,7 @@ def load_tokenizer(model: str, trust_remote_code: bool = False) -> Any:
 
     trusted = trust_remote_code or trust.trusts_all()
     try:
-        return AutoTokenizer.from_pretrained(
-            str(model_folder(model)), local_files_only=True, trust_remote_code=trusted
-        )
+        return AutoTokenizer.from_pretrained(str(model_folder(model)), local_files_only=True, trust_remote_code=trusted)
     except (MemoryError, InputError):
         raise
     except Exception as error:  # tokenizers raise errors of any type

@@ -6,7 +6,6 @@ logits are numpy rows in float32.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Sequence
@@ -23,14 +22,14 @@ from paceline.law.scores import Array, Row
 from paceline.targets.base import NOTHING, Done, Pending, Reach, Request, Rows, Target, Want
 from paceline.targets.forked import note_use
 from paceline.targets.hf.generation import ModelSettings
+from paceline.targets.identity import fingerprint_of, identity_of, sample_step
 from paceline.targets.mlx.anatomy import Anatomy, Outputs
 from paceline.targets.mlx.chained import ChainedRows
 from paceline.targets.mlx.forward import LayerCache, Packing, rotate_by_row
 from paceline.targets.mlx.rows import MLXRows
 from paceline.targets.scores import Scores
 
-SAMPLED = 64
-"""Values of each weight that a fingerprint reads."""
+TIED_HEAD = "lm_head.weight"
 
 
 class MLXTarget(Target):
@@ -50,6 +49,8 @@ class MLXTarget(Target):
         self.note: str | None = None
         """A note for the user about how it was loaded."""
         self._weights = dict(tree_flatten(model.parameters()))
+        tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
+        self._tied = self._weights.get("model.embed_tokens.weight") if tied else None
         self.anatomy = Anatomy(model)
         rotate_by_row(model)
         self.context_length = _first(config, text, "max_position_embeddings", "n_positions", "max_seq_len")
@@ -159,7 +160,9 @@ class MLXTarget(Target):
         want = NOTHING
         for request in requests:
             want = want | request.want
-        outputs = self.anatomy.run(np.concatenate([each.tokens for each in requests]), caches, want, np.concatenate(scored))
+        outputs = self.anatomy.run(
+            np.concatenate([each.tokens for each in requests]), caches, want, np.concatenate(scored)
+        )
         return self._read(outputs, requests, [buffer for rows in every for buffer in rows.buffers])
 
     def _score_chain(self, request: Request) -> Scores:
@@ -199,17 +202,17 @@ class MLXTarget(Target):
 
     def fingerprint(self) -> str:
         """A digest of the names and shapes of all weights and of an even sample of the values of each."""
-        digest = hashlib.sha256()
-        for name, weight in sorted(self._weights.items()):
-            flat = weight.reshape(-1)
-            sample = flat[:: max(1, flat.size // SAMPLED)].astype(mx.float32)
-            digest.update(f"{name} {weight.shape} {weight.dtype} ".encode() + np.asarray(sample).tobytes())
-        return digest.hexdigest()[:16]
+        named = self._weights
+        if TIED_HEAD not in named and self._tied is not None:
+            named = named | {TIED_HEAD: self._tied}  # as transformers names it
+        samples = {name: weight.reshape(-1)[:: sample_step(weight.size)] for name, weight in named.items()}
+        with self._lock:
+            return fingerprint_of(
+                (name, identity_of(named[name].shape, _numpy(sample))) for name, sample in samples.items()
+            )
 
 
-def _shares(
-    requests: Sequence[Request], logits: Row | None, hidden: dict[int, Row], early: Row | None
-) -> list[Scores]:
+def _shares(requests: Sequence[Request], logits: Row | None, hidden: dict[int, Row], early: Row | None) -> list[Scores]:
     scores, start, first = [], 0, 0
     for request in requests:
         end = start + len(request.tokens)
