@@ -74,5 +74,4 @@ def scored(target: HFTarget, rows: Rows, prefix: Ints, draft: DraftTree) -> torc
 
 def gap(target: HFTarget, one: torch.Tensor, other: torch.Tensor, share: float = 1.0) -> bool:
     """Whether rows differ by more than the rounding of kernels."""
-    rows = (each.double().numpy(force=True) for each in (one, other))
-    return differ(*rows, target.dtype, share)
+    return differ(one.double().numpy(force=True), other.double().numpy(force=True), target.dtype, share)

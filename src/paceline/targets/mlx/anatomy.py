@@ -67,7 +67,7 @@ class Anatomy:
     def __init__(self, model: nn.Module) -> None:
         self.model: Any = model
         self.layers: list[Any] = list(getattr(model, "layers", None) or ())
-        found = _stack(model, self.layers[0]) if self.layers else None
+        found: Any = _stack(model, self.layers[0]) if self.layers else None
         self._holder, self._name, self.stack, self._list = found or (None, "", None, "")
         self.embedding: Any = next(filter(_embeds, self._children()), None)
         self.norm: Any = next(
@@ -87,7 +87,7 @@ class Anatomy:
             states[last] = found[0]
             return found if chosen is None else found[:, chosen]
 
-        with self._tapped(finished, _wanted(want) - {last}, states):
+        with self._tapped(finished, wanted_states(want) - {last}, states):
             logits: mx.array = self.model(mx.array(tokens.astype(np.int32))[None], cache=caches)
         if chosen is not None and logits.shape[1] == count:  # the stack was not found
             logits = logits[:, chosen]
@@ -136,7 +136,7 @@ class Anatomy:
         return logits[0]
 
 
-def _wanted(want: Want) -> frozenset[int]:
+def wanted_states(want: Want) -> frozenset[int]:
     """The numbers of the states that a forward notes."""
     return want.hidden if want.early_exit is None else want.hidden | {want.early_exit}
 

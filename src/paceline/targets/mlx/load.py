@@ -117,7 +117,7 @@ def _loaded(model: str, folder: Path, trusted: bool) -> tuple[Any, dict[str, Any
 
 def _unusable(error: ImportError) -> MissingPackage:
     return MissingPackage(
-        f"mlx-lm cannot be used here ({first_line(error)}): pip install 'paceline[mlx]' has the parts that belong together"
+        f"mlx-lm cannot be used here ({first_line(error)}): pip install 'paceline[mlx]' has what it needs"
     )
 
 

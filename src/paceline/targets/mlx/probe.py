@@ -34,7 +34,7 @@ FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, Runtim
 
 
 def prepare(target: MLXTarget) -> MLXTarget:
-    """Find the best way in which our rows are the model's; warns where drafts are clipped, raises where there is none."""
+    """Find the best way in which our rows are the model's; warns of clipped drafts, raises where there is no way."""
     probe = Probe(target)
     if not target.chained:
         target.limits = Reach()

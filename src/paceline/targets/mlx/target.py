@@ -23,7 +23,7 @@ from paceline.targets.base import NOTHING, Done, Pending, Reach, Request, Rows, 
 from paceline.targets.forked import note_use
 from paceline.targets.hf.generation import ModelSettings
 from paceline.targets.identity import fingerprint_of, identity_of, sample_step
-from paceline.targets.mlx.anatomy import Anatomy, Outputs
+from paceline.targets.mlx.anatomy import Anatomy, Outputs, wanted_states
 from paceline.targets.mlx.chained import ChainedRows
 from paceline.targets.mlx.forward import LayerCache, Packing, rotate_by_row
 from paceline.targets.mlx.rows import MLXRows
@@ -139,7 +139,7 @@ class MLXTarget(Target):
         return [[i for i, request in enumerate(requests) if request.want.early_exit == one] for one in exits]
 
     def _check(self, want: Want) -> None:
-        asked = want.hidden | ({want.early_exit} - {None})
+        asked = wanted_states(want)
         if asked and max(asked) > self.layers:
             raise InputError(f"{self.name} has {self.layers} layers; there is no state {max(asked)}")
 
