@@ -481,7 +481,7 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 16600,
+        "targets": 17800,
         "drafters": 14100,
         "planning": 2560,
         "engine": 1900,

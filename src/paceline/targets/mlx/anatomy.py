@@ -39,7 +39,7 @@ class Tap:
         return getattr(self._module, name)
 
 
-class Given:
+class GivenStates:
     """Stands for a module and returns what was given."""
 
     def __init__(self, module: Any, result: mx.array) -> None:
@@ -128,7 +128,7 @@ class Anatomy:
     def head(self, states: mx.array) -> mx.array:
         """The logits ``[n, vocabulary]`` of states ``[n, width]`` behind the final norm."""
         assert self.stack is not None, "the stack was found"
-        self._holder[self._name] = Given(self.stack, states[None])
+        self._holder[self._name] = GivenStates(self.stack, states[None])
         try:
             logits: mx.array = self.model(mx.zeros((1, len(states)), mx.int32))
         finally:

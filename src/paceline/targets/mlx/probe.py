@@ -35,7 +35,7 @@ FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, Runtim
 
 def prepare(target: MLXTarget) -> MLXTarget:
     """Find the best way in which our rows are the model's; warns of clipped drafts, raises where there is no way."""
-    probe = Probe(target)
+    probe = DraftProbe(target)
     if not target.chained:
         target.limits = Reach()
         if probe.holds(probe.line):
@@ -54,7 +54,7 @@ def prepare(target: MLXTarget) -> MLXTarget:
     return target
 
 
-class Probe:
+class DraftProbe:
     """A text, what the model alone says to it, and the ways to score its end as a draft."""
 
     def __init__(self, target: MLXTarget) -> None:
