@@ -53,7 +53,7 @@ class GivenStates:
 
 
 @dataclass(frozen=True)
-class Outputs:
+class LazyOutputs:
     """The results of a forward, in float32, which are not computed yet: of all rows, but logits of the wanted ones."""
 
     logits: mx.array | None
@@ -61,7 +61,7 @@ class Outputs:
     early: mx.array | None
 
 
-class Anatomy:
+class ModelParts:
     """Where a model's parts are; those of models of another structure are not found, and not used."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -77,7 +77,7 @@ class Anatomy:
     def _children(self) -> list[Any]:
         return [] if self.stack is None else list(self.stack.children().values())
 
-    def run(self, tokens: Ints, caches: Sequence[Any], want: Want, logit_rows: Ints) -> Outputs:
+    def run(self, tokens: Ints, caches: Sequence[Any], want: Want, logit_rows: Ints) -> LazyOutputs:
         """Build a forward over rows that lie behind one another."""
         count, last = len(tokens), len(self.layers)
         chosen = None if len(logit_rows) in (0, count) else mx.array(logit_rows)
@@ -91,7 +91,7 @@ class Anatomy:
             logits: mx.array = self.model(mx.array(tokens.astype(np.int32))[None], cache=caches)
         if chosen is not None and logits.shape[1] == count:  # the stack was not found
             logits = logits[:, chosen]
-        return Outputs(
+        return LazyOutputs(
             logits[0].astype(mx.float32) if len(logit_rows) else None,
             {layer: states[layer].astype(mx.float32) for layer in want.hidden},
             None if want.early_exit is None else self._early(states[want.early_exit], want.early_exit == last),

@@ -20,12 +20,12 @@ from paceline.targets.base import Request
 from paceline.targets.mlx.rows import MLXRows
 
 
-class Counted(TypeError):
+class PositionsCounted(TypeError):
     """A model's code counts positions itself, so rows cannot have positions of their own."""
 
 
 def _refuse(*_: Any) -> NoReturn:
-    raise Counted("the model counts positions on from the length of its cache")
+    raise PositionsCounted("the model counts positions on from the length of its cache")
 
 
 class RowOffset(int):
@@ -55,7 +55,7 @@ class RotaryRows:
             rotated: mx.array = self._module(rows, *args, **kwargs)
             return rotated
         if rows.ndim != 4 or rows.shape[0] != 1 or rows.shape[2] != offset.positions.size:
-            raise Counted("rows are rotated in another order than they are given")
+            raise PositionsCounted("rows are rotated in another order than they are given")
         others = {name: value for name, value in kwargs.items() if name != "offset"}
         apart = rows.transpose(2, 1, 0, 3)
         turned: mx.array = self._module(apart, *args[1:], offset=offset.positions, **others)

@@ -16,7 +16,7 @@ from paceline.targets.base import Rows
 from paceline.tree import Ints
 
 
-class LayerRows:
+class LayerBuffers:
     """The buffers of one layer; made with the shape and type of its first rows."""
 
     def __init__(self, capacity: int) -> None:
@@ -72,7 +72,7 @@ class MLXRows(Rows):
 
     def __init__(self, layers: int, capacity: int) -> None:
         super().__init__()
-        self.layers = [LayerRows(capacity) for _ in range(layers)]
+        self.layers = [LayerBuffers(capacity) for _ in range(layers)]
         self._moves: tuple[int, Ints] | None = None
         """Where kept rows belong, and where they are."""
 
@@ -85,7 +85,7 @@ class MLXRows(Rows):
                 layer.gather(start, rows)
             self._moves = None
 
-    def write(self, layer: int, keys: mx.array, values: mx.array) -> LayerRows:
+    def write(self, layer: int, keys: mx.array, values: mx.array) -> LayerBuffers:
         """Write the rows that were last noted, in one layer."""
         rows = self.layers[layer]
         rows.write(self.committed + self.tentative - keys.shape[2], keys, values)
@@ -95,7 +95,7 @@ class MLXRows(Rows):
     def buffers(self) -> list[mx.array]:
         return [buffer for layer in self.layers for buffer in layer.buffers]
 
-    def _written(self) -> Iterator[LayerRows]:
+    def _written(self) -> Iterator[LayerBuffers]:
         return (layer for layer in self.layers if layer.keys is not None)
 
     def _copy(self, other: Rows, count: int) -> None:
@@ -134,5 +134,5 @@ class MLXRows(Rows):
             )
 
     def close(self) -> None:
-        self.layers = [LayerRows(0) for _ in self.layers]
+        self.layers = [LayerBuffers(0) for _ in self.layers]
         self._moves = None

@@ -23,7 +23,7 @@ from paceline.targets.base import NOTHING, Done, Pending, Reach, Request, Rows, 
 from paceline.targets.forked import note_use
 from paceline.targets.hf.generation import ModelSettings
 from paceline.targets.identity import fingerprint_of, identity_of, sample_step
-from paceline.targets.mlx.anatomy import Anatomy, Outputs, wanted_states
+from paceline.targets.mlx.anatomy import LazyOutputs, ModelParts, wanted_states
 from paceline.targets.mlx.chained import ChainedRows
 from paceline.targets.mlx.forward import LayerCache, Packing, rotate_by_row
 from paceline.targets.mlx.rows import MLXRows
@@ -51,7 +51,7 @@ class MLXTarget(Target):
         self._weights = dict(tree_flatten(model.parameters()))
         tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
         self._tied = self._weights.get("model.embed_tokens.weight") if tied else None
-        self.anatomy = Anatomy(model)
+        self.anatomy = ModelParts(model)
         rotate_by_row(model)
         self.context_length = _first(config, text, "max_position_embeddings", "n_positions", "max_seq_len")
         self.vocab_size = int(_first(config, text, "vocab_size") or 0)
@@ -181,7 +181,7 @@ class MLXTarget(Target):
         )
         return self._read(outputs, [request], rows.buffers)[0]
 
-    def _read(self, outputs: Outputs, requests: Sequence[Request], buffers: list[mx.array]) -> list[Scores]:
+    def _read(self, outputs: LazyOutputs, requests: Sequence[Request], buffers: list[mx.array]) -> list[Scores]:
         """Compute a forward, and split what it found among its requests."""
         results = [*outputs.hidden.values(), *([] if outputs.logits is None else [outputs.logits]), *buffers]
         early = None
