@@ -483,7 +483,7 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 18000,
+        "targets": 19200,
         "drafters": 14300,
         "planning": 2600,
         "engine": 1950,

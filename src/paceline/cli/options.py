@@ -88,11 +88,12 @@ def check_counts(options: argparse.Namespace, *names: str) -> None:
 
 def temperature_of(options: argparse.Namespace) -> float:
     """The temperature that was asked for, or the one that suits the model."""
+    from paceline.targets.mlx.names import MLX_MARK
     from paceline.targets.pocket.names import is_bundled
 
     if options.temperature is not None:
         return float(options.temperature)
-    return BUNDLED_TEMPERATURE if is_bundled(options.model) else 0.0
+    return BUNDLED_TEMPERATURE if is_bundled(options.model.removeprefix(MLX_MARK)) else 0.0
 
 
 # --- models and settings ---

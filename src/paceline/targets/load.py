@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import InputError
 from paceline.targets.forked import note_use
 from paceline.targets.gguf.file import named_file
+from paceline.targets.mlx.names import is_mlx
 from paceline.targets.pocket.names import BALLAST_MARK, is_bundled
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from paceline.targets.gguf.target import GgufTarget
     from paceline.targets.hf.target import HFTarget
+    from paceline.targets.mlx.target import MLXTarget
 
 PROBED = 50_000_000
 """Models of fewer parameters are not probed: rounds of a few milliseconds teach a planner as fast as a probe would."""
@@ -33,7 +35,7 @@ def open_model(
     with_tokenizer: bool = True,
     probe: bool = False,
     strict: bool = True,
-) -> tuple[HFTarget | GgufTarget, Any]:
+) -> tuple[HFTarget | GgufTarget | MLXTarget, Any]:
     """A probed target and its tokenizer, if it has one and ``with_tokenizer``; a loaded model comes without one.
 
     The name of a bundled model stands for that model even if a folder is called the same; the folder is reached as
@@ -41,6 +43,22 @@ def open_model(
     that is large enough. ``strict`` is as in `load_target`; bundled models are what is asked for.
     """
     note_use()
+    if isinstance(model, str) and is_mlx(model):
+        from paceline.targets.mlx.load import load_mlx
+        from paceline.targets.mlx.load import load_tokenizer as load_mlx_tokenizer
+
+        found = load_mlx(
+            model,
+            dtype=dtype,
+            device=device,
+            device_map=device_map,
+            quantize=quantize,
+            fixed_shapes=fixed_shapes,
+            trust_remote_code=trust_remote_code,
+            strict=strict,
+        )
+        found.probing = probe and _is_worth_probing(found)
+        return found, load_mlx_tokenizer(model, trust_remote_code) if with_tokenizer else None
     if isinstance(model, str) and is_bundled(model):
         if device_map is not None:
             raise InputError(f"{model} is built on one device; give device instead of device_map={device_map}")
@@ -73,7 +91,7 @@ def open_model(
     return target, load_tokenizer(model, trust_remote_code)
 
 
-def _is_worth_probing(target: HFTarget | GgufTarget) -> bool:
+def _is_worth_probing(target: HFTarget | GgufTarget | MLXTarget) -> bool:
     return target.device == "cpu" and target.parameters >= PROBED
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from paceline.errors import InputError
 from paceline.law.scores import Array, Row
 from paceline.targets.base import Done, Pending, Request, Rows, Target, common_length
+from paceline.targets.mlx.names import is_mlx
 from paceline.targets.reading import Floats, Top
 from paceline.targets.scores import Scores
 from paceline.tree import DraftTree, Ints, is_chain
@@ -200,6 +201,10 @@ def open_vocabulary(model: str | Path) -> Vocabulary:
 
         bundled: Any = BundledTokenizer(read_ballast(model).source if BALLAST_MARK in model else model)
         return Vocabulary(bundled)
+    if is_mlx(model):
+        from paceline.targets.mlx.load import load_tokenizer as load_mlx_tokenizer
+
+        return Vocabulary(load_mlx_tokenizer(str(model)))
     from paceline.targets.hf.load import load_tokenizer
 
     tokenizer = load_tokenizer(model)

@@ -43,7 +43,9 @@ class HeadState:
         """Keep the state that chose the text's last token, which behind a piece of the prompt is that of its last row.
         It is copied: the row's forward may be large."""
         row = verdict.path[-1] + 1 if verdict.path else 0
-        self.hidden = scores.hidden(layer)[row].clone()
+        import torch
+
+        self.hidden = torch.as_tensor(scores.hidden(layer))[row].clone()
         self.length = len(self.context)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from paceline.errors import DamagedFile, InputError
 from paceline.files.reading import damaged, parse, read_file
 from paceline.targets import hub
+from paceline.targets.mlx.names import MLX_MARK
 from paceline.targets.pocket.names import BALLAST_MARK, POCKET_NAMES
 
 SHIPPED = "shipped"
@@ -46,7 +47,7 @@ OF_ARCHITECTURES = {"redrafter": REDRAFTER, "eagle": EAGLE, "dflash": BLOCK, "ds
 
 def shipped_head(model: str, method: str = REDRAFTER) -> Path | None:
     """The folder of a method's head that comes with the package for a bundled model, with or without ballast."""
-    name = model.partition(BALLAST_MARK)[0]
+    name = model.removeprefix(MLX_MARK).partition(BALLAST_MARK)[0]
     folder = shipped_folder(method) / name
     return folder if name in POCKET_NAMES and folder.is_dir() else None
 

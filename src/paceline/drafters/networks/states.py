@@ -89,4 +89,4 @@ class StateDrafter(RowDrafter):
         import torch
 
         kept = torch.from_numpy(np.array([0, *(node + 1 for node in seen.verdict.path)]))
-        return torch.cat([seen.scores.hidden(layer)[kept] for layer in self.layers], dim=-1)
+        return torch.cat([torch.as_tensor(seen.scores.hidden(layer))[kept] for layer in self.layers], dim=-1)

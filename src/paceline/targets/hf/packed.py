@@ -13,7 +13,6 @@ with, so it is read-only; tensors of a state dict are copies that may be written
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -24,13 +23,12 @@ from torch.utils._pytree import tree_map
 
 from paceline.errors import InputError
 from paceline.targets.hf.snapshot import is_altered
+from paceline.targets.identity import identity_of, sample_step
 
 SMALLEST = {torch.float32: 1 << 16, torch.bfloat16: 1 << 14}
 """Weights with fewer values than this are not packed: the call costs more than packing gains."""
 CLOSE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """The largest accepted difference of packed and ordinary kernels, as a share of the output's standard deviation."""
-SAMPLED = 4096
-"""Values of a weight that enter its `identity`."""
 
 
 class PackedLinear(nn.Module):
@@ -180,8 +178,7 @@ def identities(model: nn.Module) -> Iterator[tuple[str, bytes]]:
 def identity(weight: torch.Tensor) -> bytes:
     """A digest of a weight's shape and of an even sample of its values; a wider type does not change it."""
     flat = weight.detach().reshape(-1)
-    sample = flat[:: max(1, flat.numel() // SAMPLED)].float().cpu().numpy()
-    return hashlib.sha256(f"{tuple(weight.shape)}".encode() + sample.tobytes()).digest()
+    return identity_of(tuple(weight.shape), flat[:: sample_step(flat.numel())].float().cpu().numpy())
 
 
 def is_ordinary(layer: Any) -> bool:

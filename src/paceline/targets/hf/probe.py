@@ -31,11 +31,7 @@ from paceline.targets.hf.own import RECURRENT_LAYERS, Mode, Unsupported
 from paceline.targets.hf.path import UNTESTED_ERRORS
 from paceline.targets.hf.probe_points import NEAR_POSITIONS, ProbePoint, probe_points, sizes
 from paceline.targets.hf.probe_rows import (
-    DRAFT,
-    PREFIX,
-    TRUNK_ROWS,
     agree,
-    branched,
     feed,
     gap,
     scored,
@@ -45,6 +41,7 @@ from paceline.targets.hf.probe_rows import (
 from paceline.targets.hf.recurrent import trial
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.versions import refused
+from paceline.targets.probing import DRAFT, PREFIX, PROBED_WINDOW, TRUNK_ROWS, branched
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, ROOT, DraftTree, Ints
 
@@ -64,8 +61,6 @@ USUAL_LENGTH = 1024
 RACED = of_kernel(0.8), of_kernel(0.8, "most")
 """Settings whose laws are computed in different ways."""
 LONGER = 9
-PROBED_WINDOW = 512
-"""Windows of a model's own attention code are probed from behind them, up to this size."""
 
 
 def prepare(target: HFTarget) -> HFTarget:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from paceline.targets.base import Request, Rows
@@ -11,13 +10,8 @@ from paceline.targets.hf.integers.kernels import short
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.path import UNTESTED_ERRORS, ForwardPath
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.probing import DRAFT, PREFIX, branched, differ, some_tokens
 from paceline.tree import DraftTree, Ints
-
-TOLERANCE = {"float64": 1e-4, "float32": 1e-3, "bfloat16": 0.2, "float16": 0.05}
-"""As a share of the logits' standard deviation: far above the rounding of kernels, far below the effect of another
-context."""
-HALVES = frozenset({"bfloat16", "float16"})
-PREFIX, DRAFT = 6, 5
 
 
 def use_compiled(target: HFTarget, lean: Lean) -> None:
@@ -61,20 +55,8 @@ def _read_and_scored(target: HFTarget, path: ForwardPath) -> torch.Tensor:
     return found
 
 
-TRUNK = (0, 2, 4, 6, 8)
-TRUNK_ROWS = [0, *(node + 1 for node in TRUNK)]
-"""The root's row and those of the line in a `branched` tree."""
-
-
-def branched(line: Ints, other: Ints) -> DraftTree:
-    """The line's tokens, each with a sibling directly behind it."""
-    pairs = np.stack([line, other], axis=1)
-    above = np.array([-1, *TRUNK[:-1]])
-    return DraftTree.build(pairs.reshape(-1), np.repeat(above, 2))
-
-
 def tokens(target: HFTarget, count: int, salt: int = 0) -> Ints:
-    return np.random.default_rng(20 + salt).integers(0, target.vocab_size, count)
+    return some_tokens(target.vocab_size, count, salt)
 
 
 def feed(target: HFTarget, rows: Rows, request: Request) -> torch.Tensor | None:
@@ -91,10 +73,5 @@ def scored(target: HFTarget, rows: Rows, prefix: Ints, draft: DraftTree) -> torc
 
 
 def gap(target: HFTarget, one: torch.Tensor, other: torch.Tensor, share: float = 1.0) -> bool:
-    """Whether rows differ by more than the rounding of kernels: in mean square, since the largest of many small
-    differences grows with the vocabulary. In half precision the median row decides, because rounding may send a single
-    row to another expert."""
-    spread = float(other.float().std()) or 1.0
-    gaps = (one.double() - other.double()).square().mean(dim=-1).sqrt()
-    gap = float(gaps.median() if target.dtype in HALVES else gaps.max())
-    return not gap <= TOLERANCE.get(target.dtype, 0.2) * share * spread
+    """Whether rows differ by more than the rounding of kernels."""
+    return differ(one.double().numpy(force=True), other.double().numpy(force=True), target.dtype, share)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -30,6 +29,7 @@ from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.threads import one_thread
 from paceline.targets.hf.variants import join_layers
+from paceline.targets.identity import fingerprint_of
 from paceline.targets.place import free_memory
 from paceline.targets.scores import Scores
 
@@ -315,10 +315,7 @@ class HFTarget(Target):
 
     def fingerprint(self) -> str:
         """A digest of the names and shapes of all weights and of an even sample of the values of each."""
-        digest = hashlib.sha256()
-        for name, identity in sorted(identities(self._own.model)):
-            digest.update(name.encode() + identity)
-        return digest.hexdigest()[:16]
+        return fingerprint_of(identities(self._own.model))
 
 
 def _by_exit(requests: Sequence[Request], group: list[int]) -> list[list[int]]:

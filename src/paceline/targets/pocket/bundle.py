@@ -22,11 +22,11 @@ from tokenizers import Tokenizer
 from paceline.errors import DamagedFile
 from paceline.files import write_whole
 from paceline.targets.pocket.llama import BundledForCausalLM, Config, as_transformers
+from paceline.targets.pocket.names import MODELS
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-MODELS = Path(__file__).parent / "models"
 CONFIG, GENERATION, WEIGHTS, CHECKSUMS = (
     "config.json",
     "generation_config.json",

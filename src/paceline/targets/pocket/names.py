@@ -6,14 +6,19 @@ import difflib
 from pathlib import Path
 
 from paceline.errors import InputError
+from paceline.targets.mlx.names import is_mlx
 
 POCKET_NAMES = ("pocket", "pocket-draft", "pocket-foreign")
+MODELS = Path(__file__).parent / "models"
+"""Where their folders are."""
 BALLAST_MARK = "+ballast"
 """The mark between a name and the size of its ballast."""
 
 
 def is_bundled(name: str) -> bool:
     """Whether a name is that of a bundled model; `InputError` if it is almost one."""
+    if is_mlx(name):
+        return False
     if name in POCKET_NAMES or BALLAST_MARK in name:
         return True
     if "/" not in name and (close := close_name(name)) and not Path(name).is_dir():

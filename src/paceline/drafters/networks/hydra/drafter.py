@@ -120,11 +120,12 @@ class Hydra(BeamDrafter):
     def _new(self, state: PrefixState, verdict: Verdict, scores: Scores) -> tuple[PrefixRows, Ints, torch.Tensor]:
         """The tokens that the layer has not read, and the target's states of them. Those of a prompt's beginning that
         the target had cached, and the layer has not read, are zeros."""
+        import torch
         import torch.nn.functional as F
 
         rows, kept = state.rows, np.array([0, *(node + 1 for node in verdict.path)])
         assert rows is not None, "a text of Hydra++ has rows"
-        states = scores.hidden(self._layer)[kept]
+        states = torch.as_tensor(scores.hidden(self._layer))[kept]
         if (missing := scores.start - rows.committed) > 0:
             states = F.pad(states, (0, 0, missing, 0))
         tokens = state.context.tokens[rows.committed : scores.start + len(kept)]
