@@ -38,6 +38,7 @@ from paceline.targets.gguf.cells import Cells
 from paceline.targets.gguf.open import open_gguf
 from paceline.targets.gguf.rows import GgufRows
 from paceline.targets.load import open_model
+from paceline.targets.replay import open_vocabulary
 from paceline.tree import DraftTree
 from paceline_lab.bench.peers.llama_cpp import LlamaModel
 
@@ -370,7 +371,7 @@ def test_a_text_ends_with_the_context(lm: LanguageModel) -> None:
 def test_the_tokenizer_is_that_of_the_file(lm: LanguageModel) -> None:
     _, expected = bundled("pocket")
     assert lm.vocabulary is not None
-    assert lm.vocabulary.fingerprint == expected.fingerprint
+    assert lm.vocabulary.fingerprint == open_vocabulary(file_of()).fingerprint == expected.fingerprint
     for line in (*PROMPTS, "Кіт сидів  на\n\n\n вікні, 12345!", "a\tb  \n c <|end|> d", ""):
         ids = expected.encode(line)
         assert lm.vocabulary.encode(line).tolist() == ids.tolist()

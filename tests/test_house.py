@@ -322,7 +322,7 @@ def test_a_heavy_import_would_be_seen() -> None:
     assert fresh_import("import paceline; time.sleep(0.2)")[0] >= 0.2
 
 
-EXTRAS = ("duckdb", "pyarrow", "ray", "datasets", "pandas", "matplotlib", "llguidance")
+EXTRAS = ("duckdb", "pyarrow", "ray", "datasets", "pandas", "matplotlib", "llguidance", "llama_cpp", "mlx", "mlx_lm")
 MATCHING = re.compile(r"^\s*(?:import|from) llguidance\b", re.MULTILINE)
 READING = re.compile(r"^\s*(?:import|from) (?:pandas|matplotlib)\b", re.MULTILINE)
 
@@ -351,7 +351,21 @@ def test_drafting_needs_no_package_of_an_extra() -> None:
 
 
 TORCH_FREE = ("law", "context", "tree", "verify", "dictionary", "drafters", "planning", "engine", "api")
-TARGETS = ("base", "chains", "foremost", "forked", "lending", "reading", "replay", "scores", "setup", "table")
+TARGETS = (
+    "base",
+    "chains",
+    "foremost",
+    "forked",
+    "identity",
+    "lending",
+    "memory",
+    "probing",
+    "reading",
+    "replay",
+    "scores",
+    "setup",
+    "table",
+)
 """What targets of all kinds have, and those that compute nothing."""
 WITH_TORCH = {
     "law": ("contenders", "device_rows", "draws", "kernel_rows", "on_device", "racing", "side_by_side"),

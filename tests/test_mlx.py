@@ -35,6 +35,8 @@ CLOSE, SEEN = 1e-4, 1e-2
 """What rounding may change of logits, in their deviations, and what a mistake must change."""
 PROMPT = "The ship had left the harbour before the"
 TEXTS = (PROMPT, "Once upon a time", "It was a dark night, and the old man who lived by the sea said:")
+HEADS = ("redrafter", "eagle", "medusa")
+"""Methods whose heads for `pocket` come with the package."""
 FAMILIES = TREES | CHAINS | OWN_CACHES
 
 
@@ -145,7 +147,8 @@ def test_greedy_text_is_mlx_lms_own(lm: paceline.LanguageModel) -> None:
 
 @pytest.mark.parametrize(
     ("method", "draft_model"),
-    [("lookup", None), ("suffix", None), ("auto", "pocket-draft"), ("redrafter", None)]
+    [("lookup", None), ("suffix", None), ("auto", "pocket-draft")]
+    + [(name, None) for name in HEADS]
     + [("assistant", name) for name in ("pocket-draft", "mlx:pocket-draft", "pocket-foreign")],
 )
 def test_same_seed_same_text(
@@ -154,7 +157,7 @@ def test_same_seed_same_text(
     options: dict[str, Any] = {"max_new_tokens": 20, "seed": 4, "temperature": 0.8}
     found = lm.generate(PROMPT, method=method, draft_model=draft_model, planner="fixed:6", **options)
     assert found.text == twin.generate(PROMPT, method="plain", **options).text
-    if draft_model is not None or method == "redrafter":
+    if draft_model is not None or method in HEADS:
         assert found.totals.rounds < len(found.tokens)
 
 
@@ -361,6 +364,14 @@ def test_folders_that_mlx_lm_cannot_load(damage: Callable[[Path], Any], message:
 def test_options_that_mlx_does_not_have(model: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         paceline.load(model, **options)
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.targets.mlx.load._place", lambda: "cpu")
+    monkeypatch.setattr("paceline.targets.mlx.load.host_memory", lambda: 1000)
+    monkeypatch.setattr("paceline.targets.mlx.load._loaded", None)
+    with pytest.raises(InputError, match=r"mlx:.* needs 0\.0 GB of memory and 0\.0 GB are free"):
+        paceline.load(f"mlx:{folder}")
 
 
 def test_code_of_a_model_is_not_run_unasked(folder: Path) -> None:

@@ -1,9 +1,11 @@
-"""The memory of the host."""
+"""The memory of the host, and models that do not fit into it."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from paceline.errors import InputError
 
 MEMORY, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 """Where Linux says how much memory is free, and how much a container may take."""
@@ -14,6 +16,16 @@ def host_memory() -> int | None:
     has ends a process instead of refusing, so it is asked first."""
     known = [free for free in (_available(), _left_in_group()) if free is not None]
     return min(known, default=None)
+
+
+SMALLER = "choose a smaller model, or one whose weights have fewer bits"
+"""How to need less memory, where the weights are read as they are stored."""
+
+
+def must_fit(name: object, needed: float, free: int | None, smaller: str) -> None:
+    """Refuse a model that needs more bytes than are free; ``smaller`` says how to need less."""
+    if free is not None and needed > free:
+        raise InputError(f"{name} needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; {smaller}")
 
 
 def _available() -> int | None:

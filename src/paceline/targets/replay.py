@@ -24,6 +24,7 @@ import numpy as np
 from paceline.errors import InputError
 from paceline.law.scores import Array, Row
 from paceline.targets.base import Done, Pending, Request, Rows, Target, common_length
+from paceline.targets.gguf.file import named_file
 from paceline.targets.mlx.names import is_mlx
 from paceline.targets.reading import Floats, Top
 from paceline.targets.scores import Scores
@@ -191,8 +192,8 @@ class ReplayScores(Scores):
 
 
 def open_vocabulary(model: str | Path) -> Vocabulary:
-    """The vocabulary of a bundled model, of a folder that holds at least a tokenizer, or of a model on the hub; no
-    weights are read."""
+    """The vocabulary of a bundled model, of a folder that holds at least a tokenizer, of a GGUF file, or of a model on
+    the hub. No weights are read, but those of a GGUF file."""
     from paceline.targets.pocket.names import BALLAST_MARK, is_bundled
 
     if isinstance(model, str) and is_bundled(model):
@@ -205,9 +206,15 @@ def open_vocabulary(model: str | Path) -> Vocabulary:
         from paceline.targets.mlx.load import load_tokenizer as load_mlx_tokenizer
 
         return Vocabulary(load_mlx_tokenizer(str(model)))
-    from paceline.targets.hf.load import load_tokenizer
+    tokenizer: Any
+    if (file := named_file(model)) is not None:
+        from paceline.targets.gguf.open import open_gguf
 
-    tokenizer = load_tokenizer(model)
+        tokenizer = open_gguf(file, device="cpu")[1]
+    else:
+        from paceline.targets.hf.load import load_tokenizer
+
+        tokenizer = load_tokenizer(model)
     if tokenizer is None:
         raise InputError(f"no tokenizer at {str(model)!r}: neither a folder that holds one nor a model within reach")
     return Vocabulary(tokenizer)

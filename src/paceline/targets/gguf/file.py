@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paceline.errors import DamagedFile, InputError, first_line
 from paceline.files.reading import open_file
-from paceline.targets.memory import host_memory
+from paceline.targets.memory import SMALLER, host_memory, must_fit
 
 SUFFIX = ".gguf"
 MAGIC = b"GGUF"
@@ -48,12 +48,7 @@ class GgufFile:
 
     def must_fit(self) -> None:
         """Refuse a model that is larger than the free memory: its pages would be read from the disk for every token."""
-        free, needed = host_memory(), self.bytes * HEADROOM
-        if free is not None and needed > free:
-            raise InputError(
-                f"{self.first} needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; choose a "
-                "smaller model, or one whose weights have fewer bits"
-            )
+        must_fit(self.first, self.bytes * HEADROOM, host_memory(), SMALLER)
 
     def fingerprint(self) -> str:
         """A digest of an even sample of the bytes."""

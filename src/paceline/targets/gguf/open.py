@@ -15,14 +15,13 @@ from paceline.targets.gguf.file import ORIGINAL, GgufFile, damaged, opened
 from paceline.targets.gguf.library import complaint, library, packs_weights
 from paceline.targets.gguf.target import GgufTarget
 from paceline.targets.gguf.tokenizer import GgufTokenizer
+from paceline.targets.probing import differ
 from paceline.tree import ROOT, DraftTree
 
 DEVICE = "PACELINE_DEVICE"
 ALL_LAYERS = 1 << 16
 GPUS = ("cuda", "mps", "gpu")
 CPUS = Path("/sys/devices/system/cpu")
-DIFFERENT = 0.2
-"""Of a row's deviation: rows of one text that differ by more depend on the rows beside them."""
 BESIDE = 4
 """Tokens that the probe's draft stands behind."""
 
@@ -129,8 +128,9 @@ def _probed(target: GgufTarget) -> Reach:
             rows.keep([0])
     finally:
         rows.close()
+    kind = target.dtype if target.device == "cpu" else "float16"  # to whose bits GPUs round factors in float32
     for drafts, reach in zip(found, (Reach(), Reach(trees=False)), strict=True):
-        if all(_close(one, other) for one, other in zip(drafts, expected, strict=True)):
+        if not differ(np.stack(drafts), np.stack(expected), kind):
             return reach
     raise UnsupportedModel(
         f"the model in {target.name} scores a token otherwise when others stand behind it, so drafts would change its "
@@ -142,7 +142,3 @@ def _rows(target: GgufTarget, rows: Any, root: int, draft: DraftTree, child: int
     """The logits behind the root and behind a child of it, beside the rest of a draft."""
     scores = target.score([Request.of_tree(rows, root, draft)])[0]
     return [np.asarray(scores.row(node)) for node in (ROOT, draft.tokens.tolist().index(child))]
-
-
-def _close(one: Row, other: Any) -> bool:
-    return bool(np.abs(one - other).max() <= DIFFERENT * np.std(other))

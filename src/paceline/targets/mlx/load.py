@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import InputError, MissingPackage, first_line, need
 from paceline.targets import hub, trust
 from paceline.targets.hf.generation import settings_of
+from paceline.targets.memory import SMALLER, host_memory, must_fit
 from paceline.targets.mlx.names import MLX_MARK
 from paceline.targets.pocket.names import MODELS, POCKET_NAMES, is_bundled
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from paceline.targets.mlx.target import MLXTarget
 
 DTYPES = ("float32", "bfloat16", "float16")
-FILES = ("*.json", "model*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja")
+WEIGHTS = "model*.safetensors"
+FILES = ("*.json", WEIGHTS, "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja")
 """Of a model on a hub."""
 DEVICES = (None, "auto", "cpu", "gpu")
 
@@ -48,6 +50,8 @@ def load_mlx(
     if strict:
         _check_options(model, quantize, device, device_map, fixed_shapes)
     folder = model_folder(model)
+    if _place() == "cpu":
+        must_fit(model, sum(file.stat().st_size for file in folder.glob(WEIGHTS)), host_memory(), SMALLER)
     loaded, config = _loaded(model, folder, trust_remote_code or trust.trusts_all())
     if kind in DTYPES:
         loaded.set_dtype(getattr(import_module("mlx.core"), kind))
@@ -69,9 +73,13 @@ def _check_options(model: str, quantize: str | None, device: object, device_map:
         raise InputError("mlx places models and records forwards itself; leave device_map and fixed_shapes out")
     if device is None or str(device) == "auto":
         return
-    here = import_module("mlx.core").default_device().type.name
-    if str(device) != here:
+    if str(device) != (here := _place()):
         raise InputError(f"mlx computes on the {here} here, not on {device}; leave device out")
+
+
+def _place() -> str:
+    """Where mlx computes: cpu or gpu."""
+    return str(import_module("mlx.core").default_device().type.name)
 
 
 def _name(model: str) -> str:

@@ -23,6 +23,7 @@ from paceline.targets.base import NOTHING, Done, Pending, Reach, Request, Rows, 
 from paceline.targets.forked import note_use
 from paceline.targets.hf.generation import ModelSettings
 from paceline.targets.identity import fingerprint_of, identity_of, sample_step
+from paceline.targets.memory import host_memory
 from paceline.targets.mlx.anatomy import LazyOutputs, ModelParts, wanted_states
 from paceline.targets.mlx.chained import ChainedRows
 from paceline.targets.mlx.forward import LayerCache, Packing, rotate_by_row
@@ -199,6 +200,9 @@ class MLXTarget(Target):
         logits = None if outputs.logits is None else np.asarray(outputs.logits)
         hidden = {layer: np.asarray(found) for layer, found in outputs.hidden.items()}
         return list(_shares(requests, logits, hidden, early))
+
+    def free_memory(self) -> int | None:
+        return host_memory() if mx.default_device() == mx.Device(mx.cpu) else None
 
     def fingerprint(self) -> str:
         """A digest of the names and shapes of all weights and of an even sample of the values of each."""

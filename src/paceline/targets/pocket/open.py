@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from paceline.errors import InputError
 from paceline.targets.device import HEADROOM, WantedDevice
 from paceline.targets.hf.integers.target import IntegerTarget, check_place
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.memory import must_fit
 from paceline.targets.place import free_memory
 from paceline.targets.pocket.ballast import forbid, widened, widened_config
 from paceline.targets.pocket.bundle import Bundle, read_bundle
@@ -73,7 +73,7 @@ def _with_ballast(
     ballast = read_ballast(name)
     needed = ballast.size * dtype.itemsize
     device = where.for_integers() if bits is not None else where.for_floats(name, needed, dtype)
-    _must_fit(name, needed, device)
+    must_fit(name, needed * HEADROOM, free_memory(device), "ask for less ballast")
     bundle, shape = _shaped(ballast)
     model = _built(bundle, shape, dtype, device)
     # The bias is set behind the probe, which compares differences with the spread of the logits.
@@ -89,12 +89,3 @@ def _built(bundle: Bundle, shape: ModelShape, dtype: torch.dtype, device: torch.
     else:
         weights = widened(bundle, shape, dtype, device)
     return BundledForCausalLM(widened_config(bundle.config, shape), weights, bundle.generation)
-
-
-def _must_fit(name: str, needed: int, device: torch.device) -> None:
-    free = free_memory(device)
-    if free is not None and needed * HEADROOM > free:
-        raise InputError(
-            f"{name} needs {needed * HEADROOM / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; "
-            f"ask for less ballast"
-        )
