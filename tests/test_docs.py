@@ -23,7 +23,7 @@ FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OURS = re.compile(r"(?:[A-Z_]+=\S+ )*(paceline|python -m [\w.]+) ?(.*)")
 YOURS = (
-    *("path/to/", "uk.dict", "news.txt", "hf:", "model.gguf", "draft.gguf", "PATH", "FOLDER", "$name"),
+    *("path/to/", "uk.dict", "news.txt", "hf:", "model.gguf", "draft.gguf", "mlx:", "PATH", "FOLDER", "$name"),
     *("--device cuda", '"cuda"', ".fixed."),
     # a server does not end; `tests/test_server_clients.py` runs what asks it
     *("paceline serve", "base_url=", "=http://127.0.0.1"),
