@@ -219,6 +219,7 @@ def test_a_fork_of_a_process_that_uses_a_gpu_cannot_compute(monkeypatch: pytest.
     from paceline.targets import forked
 
     monkeypatch.setattr(forked, "_would_be_lost", False)
+    monkeypatch.setattr(forked, "_pools", False)
     monkeypatch.setattr(forked, "_users", set[int]())
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

@@ -1,5 +1,7 @@
 """Models of mlx-lm as targets: every row is the model's own, and every method writes the text that mlx-lm writes."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -184,6 +186,24 @@ def test_other_threads_write_too(lm: paceline.LanguageModel) -> None:
     writing.start()
     writing.join()
     assert found == [lm.generate(PROMPT, **options).text]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system with fork")
+def test_a_fork_is_told_that_it_cannot_compute(lm: paceline.LanguageModel) -> None:
+    """mlx computes in a thread of its own, which a fork does not have."""
+    filled(lm.target, tokens(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the fork itself
+        child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            filled(lm.target, tokens(3))
+        except InputError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_a_round_is_computed_by_one_call(lm: paceline.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:

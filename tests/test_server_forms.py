@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 import paceline
 from paceline.api.model import LanguageModel
 from paceline.integrations.server.models import ServedModel
-from paceline.targets.pocket.bundle import MODELS
+from paceline.targets.pocket.names import MODELS
 from paceline.vocabulary import Vocabulary
 from schemas import PARAMETERS, SMALL, made_of
 from test_server import CHAT, ask, chunks_of, client, serving

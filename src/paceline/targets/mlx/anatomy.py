@@ -67,8 +67,11 @@ class ModelParts:
     def __init__(self, model: nn.Module) -> None:
         self.model: Any = model
         self.layers: list[Any] = list(getattr(model, "layers", None) or ())
-        found: Any = _stack(model, self.layers[0]) if self.layers else None
-        self._holder, self._name, self.stack, self._list = found or (None, "", None, "")
+        self._holder: Any = None
+        self.stack: Any = None
+        self._name = self._list = ""
+        if self.layers and (found := _stack(model, self.layers[0])) is not None:
+            self._holder, self._name, self.stack, self._list = found
         self.embedding: Any = next(filter(_embeds, self._children()), None)
         self.norm: Any = next(
             (self.stack[name] for name in NORMS if self.stack is not None and name in self.stack), None

@@ -27,7 +27,7 @@ class ChainedRows(Rows):
         super().__init__()
         self._make = make
         self.caches = make()
-        self.read = 0
+        self.cached = 0
         self._steady = all(type(cache) is KVCache for cache in self.caches)
         """Whether rows can always be taken back."""
         self._before: tuple[int, Caches] | None = None
@@ -35,37 +35,37 @@ class ChainedRows(Rows):
 
     def go_to(self, count: int) -> Ints:
         """Take tokens behind the first ``count`` back; returns those of the first that must be read again."""
-        if self.read > count:
+        if self.cached > count:
             if can_trim_prompt_cache(self.caches):
-                trim_prompt_cache(self.caches, self.read - count)
-                self.read = count
+                trim_prompt_cache(self.caches, self.cached - count)
+                self.cached = count
             elif self._before is not None and self._before[0] <= count:
-                self.read, self.caches = self._before[0], _copies(self._before[1])
+                self.cached, self.caches = self._before[0], _copies(self._before[1])
             else:
-                self.read, self.caches = 0, self._make()
-        return self._tokens[self.read : count]
+                self.cached, self.caches = 0, self._make()
+        return self._tokens[self.cached : count]
 
     def mark(self) -> None:
         """A draft is about to be read, which may be refused."""
         if not self._steady:
-            self._before = self.read, _copies(self.caches)
+            self._before = self.cached, _copies(self.caches)
 
     @property
     def buffers(self) -> list[mx.array]:
         return [held for _, held in tree_flatten([cache.state for cache in self.caches]) if isinstance(held, mx.array)]
 
     def _within_reach(self, length: int) -> int:
-        if length >= self.read or can_trim_prompt_cache(self.caches):
+        if length >= self.cached or can_trim_prompt_cache(self.caches):
             return length
         before = 0 if self._before is None else self._before[0]
         return before if before <= length else 0
 
     def _copy(self, other: Rows, count: int) -> None:
         assert isinstance(other, ChainedRows), "rows are copied from a sequence of the same target"
-        if other.read > count and not can_trim_prompt_cache(other.caches) and other._before is not None:
-            self.read, self.caches = other._before[0], _copies(other._before[1])
+        if other.cached > count and not can_trim_prompt_cache(other.caches) and other._before is not None:
+            self.cached, self.caches = other._before[0], _copies(other._before[1])
         else:
-            self.read, self.caches = other.read, _copies(other.caches)
+            self.cached, self.caches = other.cached, _copies(other.caches)
         self._before = None
         self.go_to(count)
 
@@ -79,13 +79,13 @@ class ChainedRows(Rows):
         self.go_to(self.committed)
 
     def check(self) -> None:
-        assert self.read <= self.committed + self.tentative, "no token is read that is not there"
+        assert self.cached <= self.committed + self.tentative, "no token is read that is not there"
         for number, cache in enumerate(self.caches):
-            read = getattr(cache, "offset", self.read)
-            assert read == self.read, f"cache {number} has read {read} tokens, not {self.read}"
+            read = getattr(cache, "offset", self.cached)
+            assert read == self.cached, f"cache {number} has read {read} tokens, not {self.cached}"
 
     def close(self) -> None:
-        self.caches, self.read, self._before = self._make(), 0, None
+        self.caches, self.cached, self._before = self._make(), 0, None
 
 
 def _copies(caches: Caches) -> Caches:

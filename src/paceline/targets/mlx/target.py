@@ -40,7 +40,7 @@ class MLXTarget(Target):
     """
 
     def __init__(self, model: nn.Module, config: dict[str, Any], *, name: str, settings: ModelSettings) -> None:
-        note_use()
+        note_use(pool=True)
         self.name = name
         self.model = model
         text = config.get("text_config") or {}
@@ -174,9 +174,9 @@ class MLXTarget(Target):
         rows.note(request.tokens, request.held)
         if len(unread):
             self.anatomy.run(unread, rows.caches, NOTHING, np.zeros(0, np.int64))
-            rows.read += len(unread)
+            rows.cached += len(unread)
         rows.mark()
-        rows.read += len(request.tokens)
+        rows.cached += len(request.tokens)
         outputs = self.anatomy.run(
             request.tokens, rows.caches, request.want, np.arange(len(request.tokens))[request.scored]
         )
