@@ -7,11 +7,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import paceline
 from paceline.drafters.networks.block.head import BlockHead
 from paceline.drafters.networks.block.network import BlockModel
 from paceline.drafters.networks.block.shape import BlockShape
+from paceline.drafters.networks.compiled import CompiledLinear, compile_linears
 from paceline.drafters.networks.eagle.fitting import FittedEagle
 from paceline.drafters.networks.eagle.head import EagleHead, EagleShape
 from paceline.drafters.networks.eagle.model import EagleModel
@@ -148,3 +150,23 @@ def test_a_narrow_head_without_an_output_is_refused() -> None:
     layer = LayerShape(width=WIDTH // 2, units=64, heads=4, kv_heads=2, head_size=32)
     with pytest.raises(InputError, match="cannot use the target's output, which reads states of 256"):
         EagleShape(form="eagle3", layer=layer, vocab_size=100, state_width=WIDTH, own_embedding=True)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_large_linear_layer_is_computed_as_by_torch(target: Target, bias: bool) -> None:
+    torch.manual_seed(5)
+    kind = getattr(torch, target.dtype)
+    layer = nn.Linear(640, 512, bias=bias).to(kind).requires_grad_(False)
+    small, whole = nn.Linear(64, 64), nn.Linear(640, 512)
+    head = nn.ModuleList([nn.Sequential(layer, small), whole])
+    compile_linears(head, [whole])
+    [first, kept] = head[0]
+    assert isinstance(first, CompiledLinear)
+    assert kept is small
+    assert head[1] is whole
+    for shape in ((0, 640), (1, 640), (2, 3, 640), (40, 640)):
+        rows = torch.randn(shape).to(kind)
+        found, expected = first(rows), layer(rows)
+        assert found.shape == expected.shape
+        assert found.dtype == kind
+        assert not len(rows) or gap(found, expected) < CLOSE[target.dtype]

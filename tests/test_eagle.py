@@ -23,6 +23,7 @@ from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, Seen, make_drafter
 from paceline.drafters.networks import growth
+from paceline.drafters.networks import states as states_module
 from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.eagle import Eagle, checkpoint, fitting
 from paceline.drafters.networks.eagle.checkpoint import SAFEAILAB, SPECULATORS, read_head, write_head
@@ -35,7 +36,7 @@ from paceline.errors import DamagedFile, InputError
 from paceline.law import Sampling
 from paceline.targets.base import Request, Want
 from paceline.targets.table import TableTarget, random_table
-from paceline.tree import DraftTree
+from paceline.tree import EMPTY, DraftTree
 from paceline.verify import Rule, Verdict
 from test_foreign import sampled_by
 
@@ -345,6 +346,39 @@ def reading(lm: LanguageModel, drafter: Any, tokens: Any) -> Any:
         shown(lm, drafter, state, request, Verdict(path=path, tokens=(), accepted=0))
     state.target_rows = rows
     return state
+
+
+def test_states_of_rounds_without_drafts_wait_and_are_taken_together(
+    lm: LanguageModel, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, take = list[int](), Eagle.taken
+
+    def counted(drafter: Eagle, states: torch.Tensor) -> torch.Tensor:
+        taken.append(len(states))
+        return take(drafter, states)
+
+    def drafted(waiting: int) -> DraftTree:
+        monkeypatch.setattr(states_module, "WAITING", waiting)
+        drafter = make_drafter(f"eagle:head={folders['eagle3']}")
+        drafter.fit(lm.target, lm.vocabulary)
+        state = reading(lm, drafter, lm.encode(TEXTS[0]))
+        taken.clear()
+        for token in (5, 77, 901, 4, 8, 15, 16):
+            want = Want(hidden=drafter.needs.hidden)
+            request = Request.of_tree(state.target_rows, state.context.root, EMPTY, want)
+            shown(lm, drafter, state, request, Verdict(path=(), tokens=(token,), accepted=0))
+        (tree,) = drafter.propose([Ask(state, Budget(12, 4))])
+        return tree
+
+    monkeypatch.setattr(Eagle, "taken", counted)
+    at_once = drafted(1)
+    assert taken == [1] * 7
+    waited = drafted(32)
+    assert taken == [7]
+    assert waited.tokens.tolist() == at_once.tokens.tolist()
+    np.testing.assert_allclose(waited.scores, at_once.scores, atol=1e-4)
+    drafted(3)
+    assert taken == [3, 3, 1]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -7,6 +7,7 @@ own modules (`layers`), up to the rounding of kernels. Loads numba.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType, SimpleNamespace
 from typing import Self
 
@@ -17,11 +18,46 @@ from torch import nn
 from paceline.drafters.networks.layers import DecoderLayer, Rotary, compilable
 from paceline.targets.base import Request
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.placed import PlacedLayers, Unplaceable, Workspace, rows_of, texts_of
+from paceline.targets.hf.fused.placed import PlacedLayers, Unplaceable, Workspace, rows_of, texts_of, weights_of
 from paceline.targets.hf.fused.team import TEAM
+from paceline.targets.hf.fused.weights import product
+from paceline.targets.hf.threads import compiled_threads
 from paceline.targets.hf.variants import Layer
 
+MOST = 16
+"""More rows than a draft's level has are left to torch, whose kernels are made for many."""
+LEAST = 1 << 18
+"""Weights of fewer values are left to torch: preparing a call costs more than computing it with all threads saves."""
 NO_WINDOWS: Mapping[int, int] = MappingProxyType({})
+
+
+class CompiledLinear(nn.Module):
+    """A linear layer as a compiled product, by the threads of compiled forwards: its weight is read by all of them."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        """`Unplaceable` where its weight cannot be read as it lies."""
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self._placed, _ = weights_of(layer)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        flat = rows.reshape(-1, rows.shape[-1])
+        if not len(flat) or len(flat) > MOST:
+            return nn.functional.linear(rows, self.weight, self.bias)
+        found = product(flat, self._placed)
+        if self.bias is not None:
+            found += self.bias
+        return found.view(*rows.shape[:-1], -1).to(rows.dtype)
+
+
+def compile_linears(head: nn.Module, parts: Sequence[nn.Module]) -> None:
+    """Have the large linear layers of a head compiled, but for those in ``parts``, which are compiled as a whole."""
+    left_out = {id(module) for part in parts for module in part.modules()}
+    for module in list(head.modules()):
+        for name, layer in module.named_children():
+            if type(layer) is nn.Linear and id(layer) not in left_out and layer.weight.numel() >= LEAST:
+                with suppress(Unplaceable):
+                    setattr(module, name, CompiledLinear(layer))
 
 
 class CompiledLayers:
@@ -73,7 +109,7 @@ class CompiledLayers:
         end = max(request.end for request in requests)
         angles, chosen = self._rotary.upto(end), np.arange(len(found))
         job = weights.job.copy()
-        job[at.THREADS], job[at.COUNT], job[at.CHOSEN] = torch.get_num_threads(), len(found), len(found)
+        job[at.THREADS], job[at.COUNT], job[at.CHOSEN] = compiled_threads(), len(found), len(found)
         job[at.FIRST], job[at.LAST], job[at.SKIPPED] = 0, len(weights.layers), self._skipped
         job[at.STATES] = found.data_ptr()
         if read is not None:

@@ -74,7 +74,8 @@ def fitted_head(
     compiled: Callable[[Head], Sequence[nn.Module]] = lambda _: (),
 ) -> FittedHead[Head]:
     """The head for a target, read once in a process. On a model with ballast it is as many times wider as the model
-    (`widened`), and computes the same. Its parts that are ``compiled`` beside a compiled target are not packed there.
+    (`widened`), and computes the same. Beside a compiled target its large linear layers are compiled, too, and the
+    parts that are ``compiled`` as a whole.
     """
     width, folder = state_width(target), folder_of(named, target.name, method)
     kind = torch.float32 if target.exact else named_dtype(target.dtype)
@@ -87,8 +88,12 @@ def fitted_head(
         head = widened(head.float(), ratio) if ratio > 1 else head
         head = head.to(device=target.device, dtype=kind).requires_grad_(False)
         _sizes[head] = sum(part.numel() * part.element_size() for part in (*head.parameters(), *head.buffers()))
-        if packing_pays(head):
-            pack(head, compiled(head) if target.compiled else ())
+        if target.compiled:
+            from paceline.drafters.networks.compiled import compile_linears  # loads numba
+
+            compile_linears(head, compiled(head))
+        elif packing_pays(head):
+            pack(head)
         _facts[head] = facts
         return head
 

@@ -14,7 +14,7 @@ with, so it is read-only; tensors of a state dict are copies that may be written
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -137,16 +137,13 @@ def ordinary(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
     return layer
 
 
-def pack(model: nn.Module, ordinary_parts: Sequence[nn.Module] = ()) -> bool:
-    """Pack every linear layer that gains from it, in place and one at a time; whether any was packed. Some parts stay
-    ordinary. Nothing is packed where the kernels cannot or compute something else, or where not all of the model is in
-    memory."""
+def pack(model: nn.Module) -> bool:
+    """Pack every linear layer that gains from it, in place and one at a time; whether any was packed. Nothing is packed
+    where the kernels cannot or compute something else, or where not all of the model is in memory."""
     if not torch.backends.mkldnn.is_available() or any(weight.is_meta for weight in model.parameters()):
         return False
     uses = Counter(weight.data_ptr() for _, weight in model.named_parameters(remove_duplicate=False))
-    kept = {module for part in ordinary_parts for module in part.modules()}
-    parents = [module for module in model.modules() if module not in kept]
-    places = [(parent, name) for parent in parents for name, layer in parent.named_children() if gains(layer)]
+    places = [(parent, name) for parent in model.modules() for name, layer in parent.named_children() if gains(layer)]
     for done, (parent, name) in enumerate(places):
         layer: Any = getattr(parent, name)
         packed = _tried(layer, tied=uses[layer.weight.data_ptr()] > 1)

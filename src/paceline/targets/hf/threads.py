@@ -16,19 +16,35 @@ import torch
 from paceline.targets.hf.fused.team import TEAM
 
 
+class Usual(threading.local):
+    """The number of torch's threads outside of `one_thread`, where this thread is inside; else 0."""
+
+    count = 0
+
+
+_USUAL = Usual()
+
+
+def compiled_threads() -> int:
+    """How many threads compiled work takes in this thread."""
+    return _USUAL.count or torch.get_num_threads()
+
+
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch computes with one thread in this thread."""
+    """Torch computes with one thread in this thread. Compiled work has all of them, as before."""
     had = torch.get_num_threads()
     if had == 1:
         yield
         return
     torch.set_num_threads(1)
+    _USUAL.count = had
     try:
         if threading.active_count() > 1 + TEAM.size:
             begin_others_with(had)
         yield
     finally:
+        _USUAL.count = 0
         torch.set_num_threads(had)
 
 

@@ -13,6 +13,7 @@ from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.chains import chained
 from paceline.targets.hf.fused.placed import PlacedWeights, Workspace, rows_of, texts_of
 from paceline.targets.hf.fused.team import TEAM, Table
+from paceline.targets.hf.threads import compiled_threads
 from paceline.tree import Ints
 
 LARGEST = 1 << 31
@@ -46,7 +47,7 @@ class ChainJob:
         self._drafted = np.zeros((texts, self._depth), np.int64)
         self._chances = np.zeros((texts, self._depth))
         self._meeting = np.zeros(1, np.int64)
-        threads = torch.get_num_threads()
+        threads = compiled_threads()
         self._drawn = np.empty((threads, 2 * weights.vocabulary), np.int64)
         self._texts = np.array([place.ctypes.data for place in self._places], np.int64)
         self._angles, self._further = angles, further

@@ -25,6 +25,7 @@ from paceline.targets.hf.fused.tiles import (
     Floats,
     Nibbles,
 )
+from paceline.targets.hf.threads import compiled_threads
 
 PAGE = 1 << 21
 """Bytes of a large page."""
@@ -171,7 +172,7 @@ def product(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
     like = torch.empty(0, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
     found, steps = like.new_empty((len(rows), weights.outputs)), like.new_ones(len(rows))
     job = np.zeros(at.JOB, np.int64)
-    job[at.FUNCTION], job[at.THREADS], job[at.COUNT] = forward.product(), torch.get_num_threads(), len(rows)
+    job[at.FUNCTION], job[at.THREADS], job[at.COUNT] = forward.product(), compiled_threads(), len(rows)
     job[at.WIDTH], job[at.VOCABULARY] = weights.inputs, weights.outputs
     job[at.UNEMBEDDING : at.UNEMBEDDING + at.LINEAR] = weights.at(0, 0)
     job[at.PREPARED], job[at.STEPS], job[at.LOGITS] = prepared.data_ptr(), steps.data_ptr(), found.data_ptr()
