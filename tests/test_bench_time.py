@@ -20,6 +20,7 @@ from paceline.drafters import make_drafter
 from paceline.drafters.base import Budget, Drafter, Seen
 from paceline.drafters.dictionary import DictSpec
 from paceline.drafters.networks.assistant import DraftModel
+from paceline.drafters.networks.heads import shipped_methods
 from paceline.drafters.store import StoreDrafter
 from paceline.law import Sampling
 from paceline.targets.base import Pending, Request, Target, Want
@@ -217,7 +218,7 @@ def test_the_command_times_every_method(
     assert main(["bench", "time", "drafting", "--rounds", "2", *of, "--json"]) == 0
     *shown, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
-    methods = [*command.METHODS] if model is None else ["plain", *command.METHODS, "redrafter"]
+    methods = [*command.METHODS] if model is None else ["plain", *command.METHODS, *shipped_methods("pocket")]
     assert found["rounds"] == 2
     assert [(one["temperature"], one["method"]) for one in found["lines"]] == [
         (t, m) for t in (0.0, 0.8) for m in methods

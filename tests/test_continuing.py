@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -375,6 +376,25 @@ def test_a_long_copy_wakes_the_planner_soon_and_for_all_texts_together(batch: in
     assert set(lengths) == {batch}, "texts that rest together wake together"
 
 
+def test_a_rest_lasts_as_long_as_it_was_planned_where_nothing_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also its last part, whose rounds are counted as over when it begins."""
+    monkeypatch.setattr(Suffix, "sure", lambda drafter, state: False)
+    target, drafter, planned = ReplayTarget([[*PASSAGE, 3]], 210), Suffix(), list[int]()
+    drafter.fit(target)
+
+    class Noting(Adaptive):
+        def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+            planned.append(len(rooms[0].context))
+            return super().plan(rooms)
+
+    noting = Noting(drafter, Costs())
+    noting._knowledge = asleep(drafter, rounds=60)._knowledge
+    for _ in run(Session.on_new_rows(context_of(PASSAGE[:5], room=90), target, drafter, noting, checked=True)):
+        pass
+    rests = [after - before for before, after in pairwise(planned) if before < 60]
+    assert sum(rests[:3]) >= 58, planned
+
+
 def test_without_it_the_planner_sleeps_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Suffix, "sure", lambda drafter, state: False)
     with pytest.raises((AssertionError, StopIteration)):
@@ -401,6 +421,14 @@ def test_what_was_woken_for_nothing_sleeps_its_time() -> None:
             break
     assert back.active
     assert back.wake(), "it was left out because the copy was over"
+
+
+def test_a_text_that_asks_after_the_others_were_woken_wakes_too() -> None:
+    """One that was left out of a round counts down behind the others."""
+    planner, first, later = asleep(Suffix()), context_of([1]), context_of([2])
+    assert planner.wake([Resting(later, False)]) == [False]
+    assert planner.wake([Resting(first, True)]) == [True]
+    assert planner.wake([Resting(later, False)]) == [True]
 
 
 def test_planners_that_never_rest_need_no_waking() -> None:

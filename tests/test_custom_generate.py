@@ -720,7 +720,7 @@ def test_a_draft_model_with_other_tokens_needs_the_tokenizer_of_the_model() -> N
 @pytest.mark.parametrize("sample", [False, True])
 def test_a_draft_model_with_another_tokenizer_changes_no_text(sample: bool) -> None:
     model, vocabulary = pocket()
-    ours = custom_generate("assistant", draft_model="pocket-foreign", tokenizer=vocabulary)
+    ours = custom_generate("assistant", draft_model="pocket-foreign", tokenizer=vocabulary, planner="fixed:4")
     inputs = {"input_ids": torch.tensor([[5, 6, 700, 800]])}
     found = list[torch.Tensor]()
     for how in (custom_generate("plain"), ours):

@@ -345,7 +345,9 @@ def test_a_data_set_that_is_not_here_is_left_out(tmp_path: Path) -> None:
     lab = Lab(asked("redrafter", "tasks", "--model", "pocket", "--data", folder, "--out", tmp_path / "out"))
     assert [*tasks.datasets(lab)] == [tasks.MT_BENCH]
     assert [note.partition(":")[0] for note in lab.notes] == ["AlpacaEval is left out"]
-    assert [*tasks.methods(lab)] == [METHOD, OWN, "assistant", "unispec", "auto", "auto with the head"]
+    assert [*tasks.methods(lab)] == [
+        *(METHOD, OWN, "assistant", "medusa:paper", "eagle:paper", "unispec", "auto", "auto with the head")
+    ]
 
 
 def test_runs_are_of_the_same_heads_alone(lm: LanguageModel, heads: Path, tmp_path: Path, monkeypatch: Any) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakMethod
 
 from paceline.errors import DrafterError, InputError, PacelineError, is_own, reason
 from paceline.tree import DraftTree
@@ -37,13 +38,24 @@ def fit(drafter: Drafter, target: Target, vocabulary: Vocabulary | None) -> None
     """Prepare a drafter for a model. Its ValueError is a refusal; another exception of it is a `DrafterError`."""
     try:
         drafter.fit(target, vocabulary)
-        drafter.surroundings = target.beside if drafter.light else nullcontext
+        drafter.surroundings = _beside(target) if drafter.light else nullcontext
     except PacelineError:
         raise
     except ValueError as error:
         raise InputError(f"{_called(drafter)} cannot draft for {target.name}: {error}") from error
     except Exception as error:
         raise failure(drafter, f"failed in fit: {reason(error)}{_place(drafter, error)}") from error
+
+
+def _beside(target: Target) -> Callable[[], AbstractContextManager[None]]:
+    """What the target's method gives, without holding the target."""
+    known = WeakMethod(target.beside)
+
+    def surroundings() -> AbstractContextManager[None]:
+        beside = known()
+        return nullcontext() if beside is None else beside()
+
+    return surroundings
 
 
 def answered(part: Any, verb: str, payloads: Sequence[Any], kind: type[T]) -> list[T]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, cast
 
@@ -233,10 +233,12 @@ def unread(parallel: Any) -> bool:
 class _Model:
     """The properties of a model that drafters need before any text."""
 
-    beside = nullcontext
-
     def __init__(self, name: str, vocab_size: int) -> None:
         self.name, self.vocab_size = name, vocab_size
+
+    def beside(self) -> AbstractContextManager[None]:
+        """vLLM's forwards are held up by nothing here."""
+        return nullcontext()
 
 
 def _vocabulary(model: Any) -> Vocabulary | None:

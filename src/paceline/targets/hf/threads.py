@@ -13,8 +13,6 @@ from collections.abc import Iterator
 
 import torch
 
-from paceline.targets.hf.fused.team import TEAM
-
 
 class Usual(threading.local):
     """The number of torch's threads outside of `one_thread`, where this thread is inside; else 0."""
@@ -40,6 +38,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     _USUAL.count = had
     try:
+        from paceline.targets.hf.fused.team import TEAM  # loads numba, which only compiled targets need
+
         if threading.active_count() > 1 + TEAM.size:
             begin_others_with(had)
         yield
