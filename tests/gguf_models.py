@@ -1,4 +1,4 @@
-"""GGUF files of the bundled models, written once by the writer that benchmarks have, and what tests read of them."""
+"""GGUF files of the bundled models, written once as `paceline export gguf` does, and what tests read."""
 
 import importlib.util
 from functools import cache
@@ -11,12 +11,13 @@ import pytest
 
 from paceline.targets.base import NOTHING, Request, Rows, Want
 from paceline.targets.gguf.open import open_gguf
+from paceline.targets.gguf.source import GgufSource
 from paceline.targets.gguf.target import GgufTarget
+from paceline.targets.gguf.writing import write_gguf
 from paceline.targets.load import open_model
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree, Ints
 from paceline.vocabulary import Vocabulary
-from paceline_lab.bench.peers.gguf_file import write_gguf
 from paceline_lab.bench.peers.weights import ordinary
 
 PACKAGES = "gguf", "llama_cpp"
@@ -37,7 +38,7 @@ def file_of(name: str = "pocket", kind: str = "F32", *, tokenizer: bool = True) 
     """A bundled model as a GGUF file."""
     model, vocabulary = bundled(name)
     file = Path(_FOLDER.name) / f"{name}-{kind}{'' if tokenizer else '-ids'}.gguf"
-    write_gguf(kind, model, file, vocabulary if tokenizer else None)
+    write_gguf(kind, GgufSource.of_model(model, name), file, vocabulary if tokenizer else None)
     return file
 
 

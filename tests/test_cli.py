@@ -138,7 +138,12 @@ MISTAKES = {
         "--model pocket --rows 0": "--rows must be at least 1, not 0",
     },
     "export": {
-        "sglang lookup": "ENGINE is one of vllm, llama.cpp, transformers, not 'sglang'",
+        "sglang lookup": "there is no command 'sglang'; choose vllm, llama.cpp, transformers, gguf, mlx",
+        "gguf": "this needs --out",
+        "gguf --out model.bin": "--out model.bin does not end with .gguf",
+        "gguf --out no/such/folder/x.gguf": "there is no folder no/such/folder",
+        "gguf --out x.gguf --type q9": "'q9' is no type of weights that is written here; choose f32, f16",
+        "gguf --out x.gguf --model no/such/folder": "no model at 'no/such/folder': there is no such folder",
         "vllm": "give a METHOD or --run DIR, one of the two",
         "vllm lookup --run x": "give a METHOD or --run DIR, one of the two",
         "vllm --run no/such/run": "no/such/run holds no run",

@@ -28,6 +28,7 @@ from paceline.files.shape import Count, shaped
 from paceline.planning.specs import LARGEST_DRAFT
 from paceline.targets.replay import open_vocabulary
 from paceline_lab.bench.run.directory import RECORDS
+from paceline_lab.commands.export import ENGINES
 from runs import made_run
 from test_cli import say
 from thinning import thinned
@@ -274,7 +275,8 @@ NEEDS = {"datastore build": ["--text", "x", "--out", "x"], "dict build": ["--tex
 NEEDS |= {"dict emulate": ["--text", "x"], "dict lookup": ["x"], "bench report": ["x", "--out", "x"]}
 NEEDS |= {f"train {kind}": ["--data", "x", "--out", "x"] for kind in KINDS} | {"train info": ["x"]}
 NEEDS |= {"serve": ["--model", "x"], "bench load": ["a=http://x"]}
-NEEDS |= {"export": ["vllm", "lookup"], "generate": ["x"], "bench quality": ["x"]}
+NEEDS |= {f"export {engine}": ["lookup"] for engine in ENGINES} | {"export mlx": ["--out", "x"]}
+NEEDS |= {"generate": ["x"], "bench quality": ["x"]}
 
 
 def test_no_count_asks_for_work_without_end(capsys: pytest.CaptureFixture[str]) -> None:

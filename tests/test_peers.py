@@ -23,9 +23,9 @@ from paceline.context import Ints
 from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.law import Sampling
+from paceline.targets.gguf.kinds import stored_type
 from paceline_lab.bench.peers import PEERS, READERS, PeerWeights, check_peer, make_peer, open_reader
 from paceline_lab.bench.peers import vllm as vllm_peer
-from paceline_lab.bench.peers.gguf_file import stored_type
 from paceline_lab.bench.peers.openvino import properties
 from paceline_lab.bench.peers.openvino_graph import rounded
 from paceline_lab.bench.peers.weights import ordinary
@@ -333,9 +333,9 @@ def test_rounded_weights_draft_as_well(spec: str, make: Make, lm: paceline.Langu
 
 def test_rows_that_no_block_divides_stay_floats() -> None:
     rows = {"F32": 344, "Q8_0": 352, "Q4_0": 352, "F16": 344}
-    assert {kind: stored_type(torch.zeros(2, columns), kind) for kind, columns in rows.items()} == {k: k for k in rows}
-    assert stored_type(torch.zeros(2, 344), "Q4_0") == "F16"
-    assert stored_type(torch.zeros(344), "Q4_0") == "F32"
+    assert {kind: stored_type((2, columns), kind) for kind, columns in rows.items()} == {k: k for k in rows}
+    assert stored_type((2, 344), "Q4_0") == "F16"
+    assert stored_type((344,), "Q4_0") == "F32"
 
 
 # --- who cannot take part -----------------------------------------------------------------------------------

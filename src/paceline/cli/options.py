@@ -55,6 +55,7 @@ MOST = {
     **dict.fromkeys(
         ("window", "exit", "rank", "kept", "units", "markov", "anchors", "batch_size", "vocabulary"), 10_000_000
     ),
+    "bits": 8,
     "positions": 1 << 40,
     "epochs": 10_000,
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),

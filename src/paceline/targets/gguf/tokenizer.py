@@ -22,6 +22,18 @@ UNKNOWN, UNUSED, CONTROL = 1, 2, 8
 MARKER = "\u2581"
 
 
+def tokenized(calls: Any, vocab: Any, text: str, special: bool, *, names: bool) -> list[int]:
+    """The ids of a text in a vocabulary of llama.cpp."""
+    data = text.encode()
+    room = len(data) + 8
+    while True:
+        found = (ctypes.c_int32 * room)()
+        count = int(calls.llama_tokenize(vocab, data, len(data), found, room, special, names))
+        if count >= 0:
+            return list(found[:count])
+        room = -count
+
+
 class GgufTokenizer:
     """Encodes and decodes as transformers' tokenizers do."""
 
@@ -64,14 +76,7 @@ class GgufTokenizer:
     def tokens(self, text: str, special: bool, *, names: bool) -> list[int]:
         """The ids of a text; ``special`` puts those in front that the file asks for, with ``names`` the name of a
         special token is that token."""
-        data = text.encode()
-        room = len(data) + 8
-        while True:
-            found = (ctypes.c_int32 * room)()
-            count = int(self._calls.llama_tokenize(self._vocab, data, len(data), found, room, special, names))
-            if count >= 0:
-                return list(found[:count])
-            room = -count
+        return tokenized(self._calls, self._vocab, text, special, names=names)
 
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False

@@ -192,6 +192,14 @@ def _config(name: str, trusted: bool, options: dict[str, Any]) -> Any:
     return config
 
 
+def config_of(name: str, trust_remote_code: bool = False) -> Any:
+    """The configuration in a folder, refused where it describes no model that transformers knows."""
+    trusted = trust_remote_code or trust.trusts_all()
+    config = _config(name, trusted, _hub_options(name))
+    refuse_unknown(config, _model_class(name, config))
+    return config
+
+
 def _brings_model(config: Any) -> bool:
     """Whether the configuration names a model class in a Python file beside it."""
     return "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or ())

@@ -7,7 +7,7 @@ import torch
 from paceline.targets.device import HEADROOM, WantedDevice
 from paceline.targets.hf.integers.target import IntegerTarget, check_place
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.memory import must_fit
+from paceline.targets.memory import host_memory, must_fit
 from paceline.targets.place import free_memory
 from paceline.targets.pocket.ballast import forbid, widened, widened_config
 from paceline.targets.pocket.bundle import Bundle, read_bundle
@@ -20,6 +20,8 @@ from paceline.targets.pocket.target import BundledTarget
 DTYPE = torch.float32
 """The type of a bundled model unless another is asked for. In half precision, which the files have, near ties could
 change a text from run to run."""
+STORED = torch.bfloat16
+"""The type of the files; ballast is exact in it."""
 
 
 def open_bundled(
@@ -51,6 +53,19 @@ def _target(model: BundledForCausalLM, name: str, bits: int | None, fixed_shapes
     from paceline.targets.hf.probe import prepare
 
     return prepare(HFTarget(as_transformers(model), name=name, fixed_shapes=fixed_shapes).pack())
+
+
+def stored(name: str) -> BundledForCausalLM:
+    """The model of that name with the weights as its files store them, in 16 bits, for other formats of files."""
+    if BALLAST_MARK not in name:
+        bundle = read_bundle(name)
+        return BundledForCausalLM(bundle.config, bundle.weights, bundle.generation)
+    must_fit(name, read_ballast(name).size * STORED.itemsize * HEADROOM, host_memory(), "ask for less ballast")
+    bundle, shape = _shaped(read_ballast(name))
+    model = _built(bundle, shape, STORED, torch.device("cpu"))
+    if model.lm_head.bias is not None:
+        forbid(model.lm_head.bias, bundle.config.vocab_size)
+    return model
 
 
 def describe(name: str) -> str:

@@ -16,13 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.networks.assistant.drafter import LEVELS
-from paceline.errors import InputError
+from paceline.errors import InputError, UnsupportedModel
 from paceline.law import Sampling
+from paceline.targets.gguf.kinds import FLOATS, WRITTEN
 from paceline.targets.gguf.library import instruction_sets, library, packs_weights
-from paceline_lab.bench.peers.gguf_file import BLOCKS, write_gguf
+from paceline.targets.gguf.source import GgufSource
+from paceline.targets.gguf.writing import write_gguf
 from paceline_lab.bench.peers.weights import PeerWeights, Terms, TextReader
 from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
@@ -38,7 +41,7 @@ LEAST = 0.75
 """The least share of a drafted token that is drafted on; its own default."""
 OWN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """Type of a target -> that of the file."""
-NAMES = {kind: name for name, kind in OWN.items() if kind not in BLOCKS}
+NAMES = {kind: name for name, kind in OWN.items() if kind in FLOATS}
 
 
 class LlamaModel(TextReader):
@@ -51,7 +54,7 @@ class LlamaModel(TextReader):
 
         llama_cpp = self._calls = library()
         threads = torch.get_num_threads()
-        rows = gguf.GGMLQuantizationType["F16" if kind in BLOCKS else kind].value
+        rows = gguf.GGMLQuantizationType[kind if kind in FLOATS else "F16"].value
         loading: Any = llama_cpp.llama_model_default_params()
         loading.use_extra_bufts = packs_weights()
         self._model: Any = llama_cpp.llama_model_load_from_file(str(file).encode(), loading)
@@ -301,7 +304,15 @@ def _drafted(terms: Terms, usual: int) -> int:
 def _loaded(which: str, weights: PeerWeights, options: dict[str, str], context: int) -> LlamaModel:
     """The target or its draft model; peers of one type share the file."""
     kind = _kind(options, weights.target.dtype)
-    return LlamaModel(weights.converted(f"{which}-{kind}.gguf", partial(write_gguf, kind)), kind, context)
+    return LlamaModel(weights.converted(f"{which}-{kind}.gguf", partial(write_file, kind)), kind, context)
+
+
+def write_file(kind: str, model: PreTrainedModel, file: Path) -> None:
+    """A copy of a model for llama.cpp, in token ids. `Missing` where it would compute something else."""
+    try:
+        write_gguf(kind, GgufSource.of_model(model, "a peer's copy"), file)
+    except UnsupportedModel as error:
+        raise Missing(str(error)) from None
 
 
 def _kind(options: dict[str, str], dtype: str) -> str:
@@ -309,7 +320,7 @@ def _kind(options: dict[str, str], dtype: str) -> str:
     kind = options.get("type", OWN.get(dtype))
     if kind is None:
         raise Missing(f"llama.cpp does not compute in {dtype}")
-    if kind not in (known := [*NAMES, *BLOCKS]):
+    if kind not in (known := WRITTEN):
         raise InputError(f"option 'type' of llama-cpp is one of {', '.join(known)}, not {kind!r}")
     return kind
 

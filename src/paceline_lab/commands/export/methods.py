@@ -1,4 +1,4 @@
-"""``paceline export``: what other engines call a method."""
+"""``paceline export ENGINE METHOD``: what other engines call a method."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.output import bullets, print_json, say
 from paceline.errors import InputError
 
-ENGINES = ("vllm", "llama.cpp", "transformers")
+ENGINES = {"vllm": "the command", "llama.cpp": "the flags", "transformers": "the Python code"}
+"""Engine -> in which form a method is written for it."""
 
 
-def add(commands: Subparsers) -> None:
-    parser: Parser = commands.add_parser(
-        "export",
-        run=run,
-        help="a method as a command of vLLM, as flags of llama.cpp, or as Python of transformers",
-        description=(
-            "Prints first the command, the flags or the Python code with which another engine drafts like one of our "
-            "methods, or like each method of a run; for vLLM that is a line to paste into a shell. Then says what does "
-            "not carry over, and where an engine has no equivalent."
-        ),
-    )
-    parser.argument("engine", "ENGINE", ", ".join(ENGINES), choices=ENGINES)
+def add(exports: Subparsers) -> None:
+    for engine, form in ENGINES.items():
+        parser: Parser = exports.add_parser(
+            engine,
+            run=run,
+            help=f"a method as {form} of {engine}",
+            description=(
+                f"Prints first {form} with which {engine} drafts like a method of ours, or like each method of a run. "
+                "Then says what does not carry over, and where there is no equivalent."
+            ),
+        )
+        _arguments(parser)
+
+
+def _arguments(parser: Parser) -> None:
     parser.argument("method", "METHOD", "how to draft; 'paceline methods' lists them", nargs="?")
     parser.argument("--model -m", "MODEL", "the model that vLLM serves: a folder or a name on a hub", dest="target")
     parser.argument("--draft-model -md", "MODEL", "a small model that drafts, as that engine names it")
