@@ -141,8 +141,8 @@ def test_ballast_is_the_same_function(tmp_path: Path) -> None:
 
 
 def with_tokenizer(folder: Path, tokenizer: Any, **more: Any) -> Path:
-    size = Vocabulary(tokenizer).size
-    saved(folder, "llama", vocab_size=size, hidden_size=32, num_hidden_layers=1, tie_word_embeddings=True, **more)
+    shape = {"vocab_size": Vocabulary(tokenizer).size, "hidden_size": 32, "num_hidden_layers": 1}
+    saved(folder, "llama", **shape | {"tie_word_embeddings": True, "bos_token_id": None} | more)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -160,7 +160,8 @@ def test_real_tokenizers_split_alike(name: str, tmp_path: Path) -> None:
         assert found.encode(text) == own.encode(text)
 
 
-def test_ends_special_tokens_and_chats_are_kept(tmp_path: Path) -> None:
+def chatting(folder: Path) -> tuple[Any, Path, int]:
+    """A tokenizer with a template and two special tokens more, a model with it, and the first of these."""
     own = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(bundled("pocket")[1].backend.to_str()),
         bos_token="<|end|>",
@@ -169,7 +170,11 @@ def test_ends_special_tokens_and_chats_are_kept(tmp_path: Path) -> None:
     )
     own.chat_template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
     first = len(own) - 2
-    folder = with_tokenizer(tmp_path / "model", own, eos_token_id=[first, 5], pad_token_id=first + 1)
+    return own, with_tokenizer(folder, own, eos_token_id=[first, 5], pad_token_id=first + 1), first
+
+
+def test_ends_special_tokens_and_chats_are_kept(tmp_path: Path) -> None:
+    own, folder, first = chatting(tmp_path / "model")
     export_gguf(str(folder), tmp_path / "m.gguf", "f16")
     target, tokenizer = open_gguf(tmp_path / "m.gguf", device="cpu")
     assert tokenizer is not None

@@ -68,9 +68,9 @@ def open_model(
     if (file := named_file(model)) is not None:
         if device_map is not None or fixed_shapes:
             raise InputError(f"llama.cpp places {file} itself; leave device_map and fixed_shapes out")
-        from paceline.targets.gguf.open import open_gguf
+        from paceline.targets.gguf.load import load_file
 
-        opened, own = open_gguf(file, device=device, dtype=dtype, quantize=quantize, strict=strict)
+        opened, own = load_file(file, device=device, dtype=dtype, quantize=quantize, strict=strict)
         opened.probing = probe and _is_worth_probing(opened)
         return opened, own if with_tokenizer else None
     from paceline.targets.hf.load import load_target, load_tokenizer

@@ -208,9 +208,9 @@ def open_vocabulary(model: str | Path) -> Vocabulary:
         return Vocabulary(load_mlx_tokenizer(str(model)))
     tokenizer: Any
     if (file := named_file(model)) is not None:
-        from paceline.targets.gguf.open import open_gguf
+        from paceline.targets.gguf.load import load_file_tokenizer
 
-        tokenizer = open_gguf(file, device="cpu")[1]
+        tokenizer = load_file_tokenizer(file)
     else:
         from paceline.targets.hf.load import load_tokenizer
 

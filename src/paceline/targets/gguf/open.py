@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.errors import InputError, MissingPackage, UnsupportedModel
+from paceline.errors import InputError, UnsupportedModel
 from paceline.law.scores import Row
 from paceline.targets.base import Reach, Request
 from paceline.targets.gguf.file import ORIGINAL, GgufFile, damaged, opened
@@ -32,10 +32,7 @@ def open_gguf(
     """A probed target and its tokenizer, if the file has one. Its weights keep their type: unless this is ``strict``,
     another one is only preferred."""
     file = opened(path)
-    try:
-        calls = library()
-    except MissingPackage as error:
-        raise MissingPackage(f"{path} is a GGUF file: {error}; or {ORIGINAL}") from None
+    calls = library()
     place = _place(device, calls.llama_supports_gpu_offload())
     if place == "cpu":
         file.must_fit()

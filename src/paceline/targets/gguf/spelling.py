@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from tokenizers import decoders
+
 from paceline.errors import UnsupportedModel
 from paceline.vocabulary import Vocabulary
 
@@ -31,6 +33,16 @@ NEVER = -1e9
 ENDS = ("eos", "eot", "eom")
 """Keys of a file for tokens that end a text."""
 ANOTHER = "write the file without it, with --no-tokenizer, for texts as token ids"
+
+
+def byte_level_decoder() -> Any:
+    return decoders.ByteLevel()
+
+
+def sentencepiece_decoder(prefix: bool) -> Any:
+    """``prefix``: a text is read as if a space stood before it."""
+    steps = [decoders.Replace(MARKER, " "), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence([*steps, decoders.Strip(content=" ", left=1, right=0)] if prefix else steps)
 
 
 def add_tokenizer(writer: Any, vocabulary: Vocabulary, size: int) -> None:

@@ -10,7 +10,9 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import AddedToken, decoders
+from tokenizers import AddedToken
+
+from paceline.targets.gguf.spelling import byte_level_decoder, sentencepiece_decoder
 
 if TYPE_CHECKING:
     from paceline.targets.gguf.target import GgufTarget
@@ -19,7 +21,6 @@ SPM, BPE_KIND, UGM = 1, 2, 4
 """llama.cpp's kinds of tokenizers: SentencePiece with bytes, byte-level, and SentencePiece by likelihood."""
 UNKNOWN, UNUSED, CONTROL = 1, 2, 8
 """Bits of a token's attributes."""
-MARKER = "\u2581"
 
 
 def tokenized(calls: Any, vocab: Any, text: str, special: bool, *, names: bool) -> list[int]:
@@ -102,13 +103,10 @@ class GgufTokenizer:
     def decoder(self) -> Any:
         """Of the tokenizers library; None for kinds that only llama.cpp decodes."""
         if self._kind == BPE_KIND:
-            return decoders.ByteLevel()
+            return byte_level_decoder()
         if self._kind not in (SPM, UGM):
             return None
-        steps = [decoders.Replace(MARKER, " "), decoders.ByteFallback(), decoders.Fuse()]
-        if self._target.metadata("tokenizer.ggml.add_space_prefix") != "false":
-            steps.append(decoders.Strip(content=" ", left=1, right=0))
-        return decoders.Sequence(steps)
+        return sentencepiece_decoder(self._target.metadata("tokenizer.ggml.add_space_prefix") != "false")
 
     # --- chats ----------------------------------------------------------------------------------------------
 

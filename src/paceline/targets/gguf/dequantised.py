@@ -1,0 +1,218 @@
+"""GGUF files without llama.cpp: transformers reads them, and computes with floats of their weights.
+
+Its reader leaves out what it has no name for, and the model would write another text without a word. So the values in
+a file are counted here, and what is not read is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from paceline.errors import InputError, MissingPackage, UnsupportedModel
+from paceline.targets import hub
+from paceline.targets.device import asked
+from paceline.targets.gguf.file import ORIGINAL, GgufFile, damaged, opened
+from paceline.targets.gguf.restored import restored
+from paceline.targets.gguf.spelling import ENDS
+from paceline.targets.gguf.writing import FACTORS
+from paceline.targets.hf import folder
+from paceline.targets.hf.integers.target import check_place, quantized
+from paceline.targets.hf.probe import prepare
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.memory import host_memory, must_fit
+from paceline.targets.place import bits_of, named_dtype
+
+PACKAGES = ("gguf", "accelerate")
+"""Packages that transformers' reader needs."""
+PEAK = 2
+"""The memory of reading, as a factor on the weights: the reader has them all before the model gets them."""
+INSTALL = "pip install 'paceline[gguf]'"
+OTHERWISE = f"install llama.cpp ({INSTALL}), or {ORIGINAL}"
+
+
+@dataclass(frozen=True)
+class GgufContents:
+    """What a file says of its model, and how many values its tensors have."""
+
+    path: Path
+    fields: Mapping[str, Any]
+    tensors: Mapping[str, int]
+
+    @property
+    def architecture(self) -> str:
+        return str(self.fields.get("general.architecture", ""))
+
+    def said(self, key: str, default: Any = None) -> Any:
+        """A value of the metadata."""
+        return self.fields[key].contents() if key in self.fields else default
+
+    @property
+    def values(self) -> int:
+        return sum(count for name, count in self.tensors.items() if name != FACTORS)
+
+    @classmethod
+    def of(cls, file: GgufFile) -> GgufContents:
+        import gguf
+
+        if len(file.parts) > 1:
+            raise UnsupportedModel(f"{file.first} is the first of {len(file.parts)} files, and transformers reads one")
+        try:
+            reader = gguf.GGUFReader(file.first)
+            tensors = {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
+            found = cls(file.first, reader.fields, tensors)
+            fields = {**reader.fields, "general.architecture": found.said("general.architecture", "")}
+            return cls(file.first, fields, tensors)
+        except MemoryError:
+            raise
+        except Exception as error:  # the reader finds damage in every way
+            raise damaged(file.first, folder.in_one_line(error)) from None
+
+
+def open_dequantised(
+    path: Path, why: str, *, device: object = None, dtype: object = None, quantize: str | None = None
+) -> tuple[HFTarget, PreTrainedTokenizerBase | None]:
+    """A probed target and its tokenizer, if the file has one; ``why`` llama.cpp does not compute it."""
+    kind, bits, where = named_dtype(dtype), bits_of(quantize), asked(device)  # type: ignore[arg-type]
+    if bits is not None:
+        check_place(str(path), kind, where.for_integers(), bits=bits)
+    contents = read_contents(path, why)
+    _check(contents)
+    kind = kind or torch.float32
+    must_fit(path, PEAK * contents.values * kind.itemsize, host_memory(), "give --dtype bfloat16 or a smaller model")
+    loaded = _loaded(contents, kind)
+    if bits is not None:
+        target: HFTarget = quantized(prepare(HFTarget(loaded, name=str(path), fixed_shapes=False)), None, bits)
+    else:
+        torch.nn.Module.to(loaded, where.for_floats(str(path), contents.values * kind.itemsize, kind))
+        target = prepare(HFTarget(loaded, name=str(path)).pack())
+    stored = path.stat().st_size / contents.values
+    said = f"read by transformers and computed in {target.dtype}, from {stored:.1f} bytes a weight ({why})"
+    target.note = "; ".join(filter(None, (said, target.note)))
+    return target, _tokenizer(contents)
+
+
+def open_tokenizer(path: Path, why: str) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a file alone."""
+    return _tokenizer(read_contents(path, why))
+
+
+def read_contents(path: Path, why: str) -> GgufContents:
+    """The header and the metadata; no weights are read."""
+    file = opened(path)
+    if lacking := [package for package in PACKAGES if find_spec(package) is None]:
+        raise MissingPackage(
+            f"{path} is a GGUF file: {why}; or read it by transformers, with pip install "
+            f"{' '.join(lacking)}; or {ORIGINAL}"
+        )
+    return GgufContents.of(file)
+
+
+def _check(contents: GgufContents) -> None:
+    """Refuse what transformers' reader does not know."""
+    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
+
+    name, kind = contents.path, contents.architecture
+    if kind not in GGUF_SUPPORTED_ARCHITECTURES:
+        raise UnsupportedModel(f"{name} has the architecture {kind!r}, which transformers does not read; {OTHERWISE}")
+    scaling = contents.said(f"{kind}.rope.scaling.type", "none")
+    if scaling != "none" or FACTORS in contents.tensors:
+        raise UnsupportedModel(f"{name} stretches its positions, which transformers' reader leaves out; {OTHERWISE}")
+
+
+def _loaded(contents: GgufContents, kind: torch.dtype) -> PreTrainedModel:
+    path = contents.path
+    try:
+        with folder.quiet(), hub.loading(), _without_bar():
+            config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
+            if (width := contents.said(f"{contents.architecture}.attention.key_length")) and hasattr(
+                config, "head_dim"
+            ):
+                config.head_dim = int(width)  # which the reader does not take for every family
+            found: Any = AutoModelForCausalLM.from_pretrained(
+                path.parent,
+                config=config,
+                gguf_file=path.name,
+                dtype=kind,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they come with the loading info
+                trust_remote_code=False,
+            )
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # of any type
+        said = folder.in_one_line(error)
+        raise InputError(f"transformers cannot read the GGUF file {path}: {said}; {OTHERWISE}") from error
+    loaded, report = found
+    folder.check_found(str(path), report)
+    known = dict(loaded.named_parameters())
+    held = sum(part.numel() for part in known.values())
+    buffers = {name for name, _ in loaded.named_buffers()} & loaded.state_dict().keys()
+    held += sum(loaded.get_buffer(name).numel() for name in buffers)
+    if held < contents.values:
+        raise UnsupportedModel(
+            f"transformers reads {held} of the {contents.values} values in {path}, and would compute another model; "
+            f"{OTHERWISE}"
+        )
+    _as_floats(loaded)
+    loaded.generation_config.eos_token_id = sorted(_ends(contents)) or None
+    return loaded  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Hide the reader's own progress bar, which goes to standard error wherever that is."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    bar = getattr(reader, "tqdm", None)
+    vars(reader)["tqdm"] = lambda parts, **_: parts
+    try:
+        yield
+    finally:
+        vars(reader)["tqdm"] = bar
+
+
+def _as_floats(loaded: Any) -> None:
+    """Take away the marks of a quantised model: its weights are floats now."""
+    loaded.is_quantized = False
+    for holder, name in (
+        (loaded.config, "quantization_config"),
+        (loaded, "hf_quantizer"),
+        (loaded, "quantization_method"),
+    ):
+        if hasattr(holder, name):
+            delattr(holder, name)
+
+
+def _ends(contents: GgufContents) -> frozenset[int]:
+    """The tokens that end a text."""
+    keys = (f"tokenizer.ggml.{name}_token_id" for name in ENDS)
+    return frozenset(int(token) for key in keys if (token := contents.said(key)) is not None)
+
+
+def _tokenizer(contents: GgufContents) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a file: made again here, for transformers' reader adds a token or splits some texts otherwise;
+    by that reader where the kind is not known here."""
+    if contents.said("tokenizer.ggml.model", "none") in ("none", "no_vocab"):
+        return None
+    try:
+        if (ours := restored(contents.said)) is not None:
+            return ours
+        with hub.loading():
+            found: Any = AutoTokenizer.from_pretrained(
+                contents.path.parent, gguf_file=contents.path.name, trust_remote_code=False
+            )
+        found.encode("", verbose=False)
+    except MemoryError:
+        raise
+    except Exception as error:  # of any type
+        said = folder.in_one_line(error)
+        raise InputError(f"the tokenizer of {contents.path} cannot be read: {said}; {OTHERWISE}") from error
+    return found  # type: ignore[no-any-return]
