@@ -40,6 +40,7 @@ from paceline.targets.gguf.rows import GgufRows
 from paceline.targets.load import open_model
 from paceline.targets.replay import open_vocabulary
 from paceline.tree import DraftTree
+from paceline_lab.bench.machine import threads
 from paceline_lab.bench.peers.llama_cpp import LlamaModel
 
 CLOSE = 1e-4
@@ -407,6 +408,17 @@ def test_torch_is_not_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@needs_llama
+def test_threads_are_those_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert open_gguf(file_of(), device="cpu")[0].threads == 3
+    with threads(2):
+        target = open_gguf(file_of(), device="cpu")[0]
+        assert (target.threads, target._settings().n_threads, target._settings().n_threads_batch) == (2, 2, 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "none")
+    assert 1 <= open_gguf(file_of(), device="cpu")[0].threads <= (os.cpu_count() or 1)
 
 
 # --- files that cannot be used ------------------------------------------------------------------------------

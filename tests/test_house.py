@@ -365,6 +365,7 @@ TARGETS = (
     "scores",
     "setup",
     "table",
+    "threads",
 )
 """What targets of all kinds have, and those that compute nothing."""
 WITH_TORCH = {

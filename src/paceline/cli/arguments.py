@@ -202,7 +202,7 @@ class Parser(argparse.ArgumentParser):
         self.argument("--temperature", "T", f"0 is greedy (default: 0; {bundled})", float)
 
     def add_threads(self) -> None:
-        self.argument("--threads", "N", "threads of torch (default: as torch chooses)", int)
+        self.argument("--threads", "N", "threads of torch, or of llama.cpp (default: as they choose)", int)
 
     # printing
 

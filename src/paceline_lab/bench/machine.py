@@ -18,6 +18,7 @@ import torch
 
 from paceline import __version__
 from paceline.targets.setup import processor
+from paceline.targets.threads import with_threads
 
 LIBRARIES = ("torch", "transformers", "numpy")
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -32,11 +33,13 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """Set the number of torch's threads for a while; None leaves it as it is."""
+    """Set the number of threads of torch, and of models that other libraries compute, for a while; None leaves it as it
+    is."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:
-        yield
+        with with_threads(number):
+            yield
     finally:
         torch.set_num_threads(before)
 

@@ -16,12 +16,12 @@ from paceline.targets.gguf.library import complaint, library, packs_weights
 from paceline.targets.gguf.target import GgufTarget
 from paceline.targets.gguf.tokenizer import GgufTokenizer
 from paceline.targets.probing import differ
+from paceline.targets.threads import computing_threads
 from paceline.tree import ROOT, DraftTree
 
 DEVICE = "PACELINE_DEVICE"
 ALL_LAYERS = 1 << 16
 GPUS = ("cuda", "mps", "gpu")
-CPUS = Path("/sys/devices/system/cpu")
 BESIDE = 4
 """Tokens that the probe's draft stands behind."""
 
@@ -36,7 +36,7 @@ def open_gguf(
     place = _place(device, calls.llama_supports_gpu_offload())
     if place == "cpu":
         file.must_fit()
-    target = GgufTarget(_loaded(calls, file, place), file, str(path), threads=physical_cores(), device=place)
+    target = GgufTarget(_loaded(calls, file, place), file, str(path), threads=computing_threads(), device=place)
     if strict:
         _check_type(target, dtype, quantize)
     target.limits = _probed(target)
@@ -92,18 +92,6 @@ def _refuse(calls: Any, model: Any, file: GgufFile) -> None:
     for what, asked in kinds.items():
         if any(hasattr(calls, name) and getattr(calls, name)(model) for name in asked):
             raise UnsupportedModel(f"the model in {file.first} {what}, which is not served from GGUF files; {ORIGINAL}")
-
-
-def physical_cores() -> int:
-    """How many threads compute: one for each core that this process may use, or ``OMP_NUM_THREADS``."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    if given.isdecimal() and int(given):
-        return int(given)
-    try:
-        allowed = os.sched_getaffinity(0)
-        return len({(CPUS / f"cpu{one}/topology/thread_siblings_list").read_text() for one in allowed})
-    except (AttributeError, OSError):
-        return os.cpu_count() or 1
 
 
 def _probed(target: GgufTarget) -> Reach:
