@@ -297,6 +297,10 @@ class Target(ABC):
     exact: ClassVar[bool] = False
     """Whether a row's logits are the same, bit by bit, whatever is scored beside it."""
 
+    unordered: ClassVar[bool] = False
+    """Whether rows of a text may lie in another order than its tokens, so that sums over them differ in the last bit:
+    new rows take the places of refused ones."""
+
     @property
     def threads(self) -> int:
         """How many threads compute on the host."""

@@ -81,16 +81,22 @@ def gather(
 
 
 def teacher_forced(target: Target, tokens: Ints, first: int, width: int = WIDE_ROWS) -> Iterator[Row]:
-    """The row before each of ``tokens[first:]``, scored on fresh rows, ``width`` at a time."""
-    rows = target.open(len(tokens))
+    """The row before each of ``tokens[first:]``, scored on fresh rows, ``width`` at a time. Where rows may be unordered,
+    they are: every second piece takes the places of another text."""
+    rows, beside = target.open(len(tokens)), target.open(width) if target.unordered else None
     try:
-        for start in range(0, len(tokens) - 1, width):
+        for number, start in enumerate(range(0, len(tokens) - 1, width)):
+            if beside is not None and not beside.rewind(0) and number % 2 == 0:
+                target.submit([Request.of_prompt(beside, tokens[: width // 2])]).result()
+                beside.keep(range(len(tokens[: width // 2])))
             piece = tokens[start : min(start + width, len(tokens) - 1)]
             scores = target.submit([Request.of_prompt(rows, piece, Want(logits=True))]).result()[0]
             rows.keep(range(len(piece)))
             yield from fetched(full_precision(scores.logits))[max(0, first - 1 - start) :]
     finally:
         rows.close()
+        if beside is not None:
+            beside.close()
 
 
 def law_evidence(

@@ -112,4 +112,4 @@ def fault(error: Exception) -> str:
 
 def exact_at_borders(target: Target) -> bool:
     """Whether a token at the border of a warp is on the same side in every forward, near ties apart."""
-    return target.dtype not in ("bfloat16", "float16")
+    return target.exact or target.dtype in ("float32", "float64")

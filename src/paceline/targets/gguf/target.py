@@ -37,6 +37,7 @@ class GgufTarget(Target):
     """
 
     prefill_chunk = FORWARD
+    unordered = True
 
     def __init__(self, model: Any, file: GgufFile, name: str, *, threads: int, device: str = "cpu") -> None:
         """``model`` is llama.cpp's, and freed with this object."""

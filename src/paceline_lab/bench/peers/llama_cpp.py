@@ -25,6 +25,7 @@ from paceline.law import Sampling
 from paceline.targets.gguf.kinds import FLOATS, WRITTEN
 from paceline.targets.gguf.library import instruction_sets, library, packs_weights
 from paceline.targets.gguf.source import GgufSource
+from paceline.targets.gguf.target import GgufTarget
 from paceline.targets.gguf.writing import write_gguf
 from paceline_lab.bench.peers.weights import PeerWeights, Terms, TextReader
 from paceline_lab.bench.race import Clock
@@ -41,7 +42,8 @@ LEAST = 0.75
 """The least share of a drafted token that is drafted on; its own default."""
 OWN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
 """Type of a target -> that of the file."""
-NAMES = {kind: name for name, kind in OWN.items() if kind in FLOATS}
+OWN_FLOATS = {name: kind for name, kind in OWN.items() if kind in FLOATS}
+NAMES = {kind: name for name, kind in OWN_FLOATS.items()}
 
 
 class LlamaModel(TextReader):
@@ -302,7 +304,12 @@ def _drafted(terms: Terms, usual: int) -> int:
 
 
 def _loaded(which: str, weights: PeerWeights, options: dict[str, str], context: int) -> LlamaModel:
-    """The target or its draft model; peers of one type share the file."""
+    """The target or its draft model; peers of one type share the file. A GGUF file is loaded as it is."""
+    ours = weights.target if which == "target" else weights.same_tokens().target
+    if isinstance(ours, GgufTarget):
+        if "type" in options:
+            raise Missing(f"{ours.name} is a GGUF file, and stays in {ours.dtype}; leave type out")
+        return LlamaModel(Path(ours.name), OWN_FLOATS.get(ours.dtype, ours.dtype), context)
     kind = _kind(options, weights.target.dtype)
     return LlamaModel(weights.converted(f"{which}-{kind}.gguf", partial(write_file, kind)), kind, context)
 
