@@ -1,6 +1,7 @@
 """``paceline export gguf``: files that llama.cpp computes as transformers does the original, whole or not at all."""
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from paceline.targets.gguf.spelling import SPLITTING
 from paceline.vocabulary import Vocabulary
 from paceline_lab.check.tiny import redraw
 from test_cli import say
+from test_docs import ROOT, commands
 from tokenizer_kinds import REAL, REAL_NAMES, TEXTS
 
 pytestmark = needs_llama
@@ -345,6 +347,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert lm.generate("Once upon a time", max_new_tokens=8, temperature=0.0).text
     code, _, error = say(["export", "gguf", "--out", str(out)], capsys)
     assert (code, error.count("\n"), "--force to replace it" in error) == (2, 1, True)
+
+
+def test_the_commands_of_the_page_work_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But for those that take long: a server, a check and a benchmark."""
+    monkeypatch.chdir(tmp_path)
+    quick = [shlex.split(line) for line in commands(ROOT / "docs" / "gguf.md") if " bench " not in line]
+    quick = [line for line in quick if not {"serve", "check"} & {*line}]
+    assert len(quick) >= 4
+    for line in quick:
+        code, said, error = say(line[1:], capsys)
+        assert (code, bool(said)) == (0, True), error
 
 
 def test_the_command_for_mlx_hands_the_target_on(

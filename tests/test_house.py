@@ -498,7 +498,7 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 19200,
+        "targets": 20500,
         "drafters": 14300,
         "planning": 2600,
         "engine": 1950,
@@ -513,7 +513,7 @@ ROOM_LINES = {
         "machine": 1850,
         "measure": 100,
         "demo": 200,
-        "commands": 2600,
+        "commands": 2700,
     },
     "paceline_make": {
         "states": 100,

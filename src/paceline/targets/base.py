@@ -1,8 +1,7 @@
 """The contract of a target: it scores the rows of a draft behind a cached prefix.
 
 A request names the cached rows of one sequence, the tokens to score behind them (the root and the draft's nodes), and
-what the drafter wants to know of them. The result is lazy: logits stay on their device, and only what is read is copied
-to the host.
+what the drafter wants to know of them. The result is lazy: logits stay on their device until they are read.
 """
 
 from __future__ import annotations
@@ -296,10 +295,8 @@ class Target(ABC):
 
     exact: ClassVar[bool] = False
     """Whether a row's logits are the same, bit by bit, whatever is scored beside it."""
-
     unordered: ClassVar[bool] = False
-    """Whether rows of a text may lie in another order than its tokens, so that sums over them differ in the last bit:
-    new rows take the places of refused ones."""
+    """Whether new rows take the places of refused ones: sums over rows in another order differ in the last bit."""
 
     @property
     def threads(self) -> int:
@@ -385,8 +382,7 @@ class Target(ABC):
         return 0
 
     def lends(self, common: int, read: int) -> int:
-        """How many of the first ``common`` tokens other texts can take over from one of which ``read`` tokens are being
-        read. States are kept at the ends of pieces only."""
+        """How many of the first ``common`` tokens of a text that has read ``read`` other texts can take over."""
         return common
 
     def free_memory(self) -> int | None:

@@ -81,7 +81,7 @@ def gather(
 
 
 def teacher_forced(target: Target, tokens: Ints, first: int, width: int = WIDE_ROWS) -> Iterator[Row]:
-    """The row before each of ``tokens[first:]``, scored on fresh rows, ``width`` at a time. Where rows may be unordered,
+    """The row before each of ``tokens[first:]``, scored on fresh rows, ``width`` at a time. If rows may be unordered,
     they are: every second piece takes the places of another text."""
     rows, beside = target.open(len(tokens)), target.open(width) if target.unordered else None
     try:
