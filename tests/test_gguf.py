@@ -39,6 +39,7 @@ from paceline.targets.gguf.open import open_gguf
 from paceline.targets.gguf.rows import GgufRows
 from paceline.targets.load import open_model
 from paceline.targets.replay import open_vocabulary
+from paceline.testing.evidence import teacher_forced
 from paceline.tree import DraftTree
 from paceline_lab.bench.machine import threads
 from paceline_lab.bench.peers.llama_cpp import LlamaModel
@@ -338,6 +339,21 @@ def test_narrower_weights(kind: str) -> None:
     rows.close()
     session = write(target, context.tolist(), Lookup(), max_new_tokens=20)
     assert len(session.context.emitted) == 20
+
+
+@needs_llama
+@pytest.mark.parametrize(("kind", "least", "most"), [("F32", 0.0, CLOSE), ("Q8_0", 1e-3, 0.2)])
+def test_the_control_of_a_check_sees_rows_in_another_order(kind: str, least: float, most: float) -> None:
+    """Inputs of integer products are rounded, so the order of a sum over rows turns some of them into the next. Rows
+    behind refused drafts have another order than the text, and so have those of the control, without a draft."""
+    target, line = target_of(kind), text(120)
+    rows = target.open()
+    ordered = np.stack([read(target, rows, line[at : at + 1], Want(logits=True)).logits[0] for at in range(119)])
+    rows.close()
+    free = len(target.cells._free)
+    assert least <= gap(np.stack(list(teacher_forced(target, line, 1))), ordered) < most
+    with target.cells.held():
+        assert len(target.cells._free) == free
 
 
 @needs_llama

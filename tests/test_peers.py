@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import paceline
+from gguf_models import file_of, needs_llama
 from paceline.context import Ints
 from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import InputError
@@ -336,6 +337,20 @@ def test_rows_that_no_block_divides_stay_floats() -> None:
     assert {kind: stored_type((2, columns), kind) for kind, columns in rows.items()} == {k: k for k in rows}
     assert stored_type((2, 344), "Q4_0") == "F16"
     assert stored_type((344,), "Q4_0") == "F32"
+
+
+@needs_llama
+def test_a_target_that_is_a_gguf_file_is_loaded_as_it_is() -> None:
+    lm = paceline.load(file_of(kind="Q8_0"), device="cpu")
+    own = DraftModel.load(str(file_of("pocket-draft")), lm.target)
+    weights = PeerWeights(lm.target, lm.vocabulary, own)
+    for name in LLAMA:
+        peer = make_peer(name, weights)
+        found = written(peer, job(lm.encode(PROMPTS[0])))
+        peer.close()
+        assert (len(found.tokens), peer.facts()["dtype"]) == (TOKENS, "Q8_0")
+    with pytest.raises(Missing, match=r"is a GGUF file, and stays in Q8_0; leave type out"):
+        make_peer("llama-cpp:type=F16", weights)
 
 
 # --- who cannot take part -----------------------------------------------------------------------------------
