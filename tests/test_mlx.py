@@ -389,7 +389,7 @@ def test_options_that_mlx_does_not_have(model: str, options: dict[str, Any], mes
 def test_a_model_that_does_not_fit_is_refused_before_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.targets.mlx.load._place", lambda: "cpu")
     monkeypatch.setattr("paceline.targets.mlx.load.host_memory", lambda: 1000)
-    monkeypatch.setattr("paceline.targets.mlx.load._loaded", None)
+    monkeypatch.setattr("paceline.targets.mlx.load.read_model", None)
     with pytest.raises(InputError, match=r"mlx:.* needs 0\.0 GB of memory and 0\.0 GB are free"):
         paceline.load(f"mlx:{folder}")
 

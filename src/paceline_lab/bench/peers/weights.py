@@ -6,7 +6,6 @@ layers, or in a folder that they load themselves.
 
 from __future__ import annotations
 
-import copy
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.files import workplace
 from paceline.law import Sampling
 from paceline.targets.base import Target
+from paceline.targets.hf.plain_copy import plain_copy
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.names import BALLAST_MARK, POCKET_NAMES
 from paceline.vocabulary import Vocabulary
@@ -35,20 +35,10 @@ FOREIGN = "pocket-foreign"
 
 
 def ordinary(target: Target) -> PreTrainedModel:
-    """A copy of a target's model as transformers would have loaded it: the same weights in ordinary layers, those in
-    integers as the floats that they stand for. The checkpoint's own settings for generation are left out: callers give
-    theirs."""
+    """A copy of a target's model as transformers would have loaded it."""
     if not isinstance(target, HFTarget):
         raise Missing(f"{target.name} is no model of transformers, and nothing else runs in other libraries")
-    model: PreTrainedModel = copy.deepcopy(target.model)
-    if target.exact:
-        model.config.tie_word_embeddings = False  # the head has been rounded, the embedding has not
-    else:
-        model.tie_weights()
-    model.generation_config = GenerationConfig()
-    same = target.exact or HFTarget(model).fingerprint() == target.fingerprint()  # integers have another fingerprint
-    assert same, "both sides have the same weights"
-    return model
+    return plain_copy(target)
 
 
 def check_llama(model: PreTrainedModel, library: str) -> None:

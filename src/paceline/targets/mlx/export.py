@@ -1,0 +1,121 @@
+"""From a model of transformers that is open here to a folder that mlx-lm opens.
+
+mlx-lm itself converts: it reads a checkpoint as transformers saves it and renames the weights. What its code computes
+is compared with what transformers computes before anything is quantised, because settings that a model file of mlx-lm
+does not know are passed over without an error.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from shutil import copyfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from paceline.errors import InputError, lacks_memory, need
+from paceline.files import naming, workplace
+from paceline.law.scores import Row
+from paceline.targets import hub, trust
+from paceline.targets.hf.load import load_tokenizer
+from paceline.targets.hf.plain_copy import plain_copy
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.mlx.configuration import mlx_words
+from paceline.targets.mlx.load import read_model
+from paceline.targets.pocket.bundle import TOKENIZER
+from paceline.targets.pocket.names import BALLAST_MARK, MODELS, POCKET_NAMES
+from paceline.targets.probing import PROBED_WINDOW, differ, some_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+COMPARED = 64
+"""Tokens of the text by which the two libraries are compared, behind the widest window that is not too wide to try."""
+BARE = ("gpt2",)
+"""Types whose checkpoints mlx-lm knows without the head, and without the prefix that stands for the rest."""
+CONFIG, GENERATION = "config.json", "generation_config.json"
+
+
+def export_mlx(target: HFTarget, folder: Path, *, bits: int | None, tokenizer: Any = None) -> None:
+    """Write the model to a new folder in mlx-lm's layout: all of it or nothing. Weights have the type that they have
+    here, or 4 or 8 bits. The tokenizer is the one beside the model unless another is given."""
+    need("mlx_lm", "a folder for mlx-lm", "mlx")
+    if bits not in (None, 4, 8):
+        raise InputError(f"mlx-lm's weights are exported in 4 or 8 bits, or as they are, not in {bits}")
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InputError(f"{folder} is there already; name a new folder")
+    if not folder.absolute().parent.is_dir():
+        raise InputError(f"cannot write {folder}: there is no folder {folder.parent}")
+    with naming(folder), workplace(folder.absolute().parent) as work:
+        source, made = work / "transformers", work / "mlx"
+        made.mkdir()
+        _write_tokenizer(target.name, made, tokenizer)
+        _write_generation(target.model, made)
+        expected = _saved(plain_copy(target), source)
+        _convert(target, source, made, expected, bits)
+        made.rename(folder)
+
+
+def _write_tokenizer(name: str, folder: Path, tokenizer: Any) -> None:
+    if tokenizer is None and (bundled := name.partition(BALLAST_MARK)[0]) in POCKET_NAMES:
+        for file in TOKENIZER:
+            copyfile(MODELS / bundled / file, folder / file)
+        return
+    if (found := load_tokenizer(name) if tokenizer is None else tokenizer) is None:
+        raise InputError(f"{name} has no tokenizer, without which mlx-lm opens no folder; put one beside it")
+    found.save_pretrained(folder)
+
+
+def _write_generation(model: Any, folder: Path) -> None:
+    if (settings := getattr(model, "generation_config", None)) is not None:
+        (folder / GENERATION).write_text(json.dumps(settings.to_diff_dict(), indent=1, default=str), encoding="utf8")
+
+
+def _saved(model: PreTrainedModel, source: Path) -> Row:
+    """Write a checkpoint of transformers; returns the model's rows of the text that is compared."""
+    text = _compared_text(model)
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(text)[None].to(model.device), use_cache=False).logits[0]
+    with hub.without_bars(), hub.loading():
+        (model.base_model if model.config.model_type in BARE else model).save_pretrained(source)
+    rows: Row = logits.float().cpu().numpy()
+    return rows
+
+
+def _compared_text(model: PreTrainedModel) -> Any:
+    config: Any = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None) or 0
+    length = COMPARED + (window if window <= PROBED_WINDOW else 0)
+    longest = getattr(config, "max_position_embeddings", None) or length
+    return some_tokens(int(config.vocab_size), min(length, longest))
+
+
+def _convert(target: HFTarget, source: Path, made: Path, expected: Row, bits: int | None) -> None:
+    model, _ = read_model(target.name, source, trust.trusts_all())
+    if not _agrees(model, expected, target):
+        raise InputError(
+            f"mlx-lm's code for {target.model.config.model_type} computes something else than transformers' with the "
+            f"settings of {target.name}, so nothing is exported; a newer mlx-lm may know them"
+        )
+    from paceline.targets.mlx.files import write_model
+
+    config = json.loads((source / CONFIG).read_text(encoding="utf8"))
+    write_model(made, model, config | mlx_words(config), bits, target.name)
+
+
+def _agrees(model: Any, expected: Row, target: HFTarget) -> bool:
+    """Whether mlx-lm's code has the same rows, and can compute them at all."""
+    from paceline.targets.mlx.probe import FAILURES
+
+    mx = import_module("mlx.core")
+    text = some_tokens(target.vocab_size, len(expected))
+    try:
+        found = np.asarray(model(mx.array(text.astype(np.int32))[None])[0].astype(mx.float32))
+    except FAILURES as error:
+        if lacks_memory(error):
+            raise
+        return False
+    return found.shape == expected.shape and not differ(found, expected, target.dtype)
