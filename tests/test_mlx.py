@@ -333,7 +333,7 @@ def test_states_that_are_not_restored_are_seen(
 def test_models_in_few_bits_write_one_text(bits: int, tmp_path: Path) -> None:
     target = opened(tmp_path, "llama", STACK, bits=bits)
     assert target.limits.trees
-    assert target.note == f"weights are stored in {bits} bits"
+    assert target.note == f"stored in {bits} bits"
     target.eos = frozenset()
     prompt = tokens(12, 1)
     want = own_text(target, prompt, 32)

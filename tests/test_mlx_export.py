@@ -45,7 +45,7 @@ def export_tiny(target: HFTarget, folder: Path, bits: int | None = None) -> None
 
 def test_a_bundled_model_is_the_same_there(pocket: paceline.LanguageModel, tmp_path: Path) -> None:
     export_mlx(pocket.target, tmp_path / "out", bits=None)
-    found = paceline.load(f"mlx:{tmp_path / 'out'}")
+    found = paceline.load(f"mlx:{tmp_path / 'out'}", dtype="float32")
     assert found.target.fingerprint() == pocket.target.fingerprint()
     assert found.generate(PROMPT, **GREEDY).tokens == pocket.generate(PROMPT, **GREEDY).tokens
     assert found.defaults == pocket.defaults
@@ -72,11 +72,11 @@ def test_few_bits_are_mlx_lms_own(bits: int, pocket: paceline.LanguageModel, tmp
     model, tokenizer = mlx_lm.load(str(tmp_path / "out"))
     weight = np.asarray(pocket.target.model.model.layers[0].mlp.down_proj.weight.detach().float())
     layer = nn.Linear(*weight.shape[::-1], bias=False)
-    layer.weight = mx.array(weight)
+    layer.weight = mx.array(weight).astype(mx.bfloat16)
     expected, found = nn.QuantizedLinear.from_linear(layer, 64, bits), model.model.layers[0].mlp.down_proj
     assert np.array_equal(np.asarray(found.weight), np.asarray(expected.weight))
-    assert np.array_equal(np.asarray(found.scales), np.asarray(expected.scales))
-    ours = paceline.load(f"mlx:{tmp_path / 'out'}")
+    assert mx.array_equal(found.scales, expected.scales)
+    ours = paceline.load(f"mlx:{tmp_path / 'out'}", dtype="float32")  # which is faster on CPUs
     text = ours.generate(PROMPT, **GREEDY).tokens
     assert text == own_text(ours.target, np.array(tokenizer.encode(PROMPT)), len(text))
 
@@ -91,11 +91,21 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     assert found.encode("żółw").tolist() == families.byte_tokenizer().encode("żółw")
 
 
-@pytest.mark.parametrize("type_", [torch.bfloat16, torch.float16])
-def test_weights_keep_their_type(type_: torch.dtype, tmp_path: Path) -> None:
-    target = HFTarget(families.build("llama", type_, vocab_size=320), name="llama")
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("widened", [False, True])
+def test_weights_are_as_narrow_as_their_checkpoint(kind: torch.dtype, widened: bool, tmp_path: Path) -> None:
+    """On CPUs without instructions for half precision a checkpoint is widened when it is opened."""
+    families.build("llama", kind, vocab_size=320).save_pretrained(tmp_path / "in")
+    target = load_target(tmp_path / "in", dtype="float32" if widened else None)
     export_tiny(target, tmp_path / "out")
-    assert f"torch.{opened_folder(tmp_path / 'out').dtype}" == str(type_)
+    found = opened_folder(tmp_path / "out")
+    assert f"torch.{found.dtype}" == str(kind)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == found.dtype
+
+
+def test_double_precision_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="mlx does not compute in float64; open llama in float32 or less"):
+        export_tiny(HFTarget(families.build("llama", torch.float64, vocab_size=320), name="llama"), tmp_path / "out")
 
 
 def test_integers_are_written_as_the_floats_that_they_stand_for(tmp_path: Path) -> None:
@@ -193,11 +203,29 @@ def test_narrow_rows_share_a_scale_in_smaller_groups(tmp_path: Path) -> None:
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
-    with pytest.raises(InputError, match="out is there already; name a new folder"):
+    with pytest.raises(InputError, match="out is there and is no folder of mlx-lm; name a new one"):
         export_tiny(tiny(), tmp_path / "out")
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine"]
+    families.save("llama", tmp_path / "in")
+    for target in (tiny(), load_target(tmp_path / "in")):
+        with pytest.raises(InputError, match=r"in is there and is no|in is read by this command"):
+            export_mlx(target, tmp_path / "in", bits=None, tokenizer=families.byte_tokenizer())
+    assert load_target(tmp_path / "in").parameters
     with pytest.raises(InputError, match="there is no folder"):
         export_tiny(tiny(), tmp_path / "no" / "out")
+
+
+def test_an_earlier_export_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export_tiny(tiny(), tmp_path / "out")
+    (tmp_path / "out" / "stale").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="mlx-lm cannot load opt"):
+        export_tiny(tiny("opt"), Path("out"))
+    assert (tmp_path / "out" / "stale").exists()
+    export_tiny(tiny(seed=1), tmp_path / "out")
+    assert opened_folder(tmp_path / "out").fingerprint() == tiny(seed=1).fingerprint()
+    assert not (tmp_path / "out" / "stale").exists()
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
 
 
 def test_an_interrupted_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

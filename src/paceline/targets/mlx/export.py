@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 
 from paceline.errors import InputError, lacks_memory, need
-from paceline.files import naming, workplace
+from paceline.files import check_apart, naming, workplace
 from paceline.law.scores import Row
 from paceline.targets import hub, trust
 from paceline.targets.hf.load import load_tokenizer
 from paceline.targets.hf.plain_copy import plain_copy
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.mlx.configuration import mlx_words
-from paceline.targets.mlx.load import read_model
+from paceline.targets.mlx.load import WEIGHTS, read_model
 from paceline.targets.pocket.bundle import TOKENIZER
 from paceline.targets.pocket.names import BALLAST_MARK, MODELS, POCKET_NAMES
 from paceline.targets.probing import PROBED_WINDOW, differ, some_tokens
@@ -40,13 +41,17 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 
 
 def export_mlx(target: HFTarget, folder: Path, *, bits: int | None, tokenizer: Any = None) -> None:
-    """Write the model to a new folder in mlx-lm's layout: all of it or nothing. Weights have the type that they have
-    here, or 4 or 8 bits. The tokenizer is the one beside the model unless another is given."""
+    """Write the model to a folder in mlx-lm's layout: all of it or nothing. Weights have the narrowest type that holds
+    them exactly, or 4 or 8 bits. The tokenizer is the one beside the model unless another is given. An earlier folder
+    of mlx-lm is replaced."""
     need("mlx_lm", "a folder for mlx-lm", "mlx")
     if bits not in (None, 4, 8):
         raise InputError(f"mlx-lm's weights are exported in 4 or 8 bits, or as they are, not in {bits}")
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise InputError(f"{folder} is there already; name a new folder")
+    if target.dtype == "float64":
+        raise InputError(f"mlx does not compute in float64; open {target.name} in float32 or less")
+    check_apart(folder, [Path(target.name)])
+    if folder.exists() and not _may_be_replaced(folder):
+        raise InputError(f"{folder} is there and is no folder of mlx-lm; name a new one")
     if not folder.absolute().parent.is_dir():
         raise InputError(f"cannot write {folder}: there is no folder {folder.parent}")
     with naming(folder), workplace(folder.absolute().parent) as work:
@@ -56,7 +61,21 @@ def export_mlx(target: HFTarget, folder: Path, *, bits: int | None, tokenizer: A
         _write_generation(target.model, made)
         expected = _saved(plain_copy(target), source)
         _convert(target, source, made, expected, bits)
+        if folder.exists():
+            folder.rename(work / "replaced")
         made.rename(folder)
+
+
+def _may_be_replaced(folder: Path) -> bool:
+    """Whether a folder is empty, or its weights are in mlx-lm's format."""
+    if not folder.is_dir():
+        return False
+    weights = sorted(folder.glob(WEIGHTS))
+    try:
+        with safe_open(weights[0], "np") as file:
+            return (file.metadata() or {}).get("format") == "mlx"
+    except (IndexError, OSError, SafetensorError):
+        return not any(folder.iterdir())
 
 
 def _write_tokenizer(name: str, folder: Path, tokenizer: Any) -> None:
@@ -100,10 +119,11 @@ def _convert(target: HFTarget, source: Path, made: Path, expected: Row, bits: in
             f"mlx-lm's code for {target.model.config.model_type} computes something else than transformers' with the "
             f"settings of {target.name}, so nothing is exported; a newer mlx-lm may know them"
         )
-    from paceline.targets.mlx.files import write_model
+    from paceline.targets.mlx.files import narrow, write_model
 
     config = json.loads((source / CONFIG).read_text(encoding="utf8"))
-    write_model(made, model, config | mlx_words(config), bits, target.name)
+    config |= mlx_words(config) | {"dtype": narrow(model)}
+    write_model(made, model, config, bits, target.name)
 
 
 def _agrees(model: Any, expected: Row, target: HFTarget) -> bool:

@@ -8,7 +8,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_flatten
 from mlx_lm.utils import quantize_model, save_config, save_model
 
 from paceline.errors import InputError
@@ -18,6 +20,17 @@ GROUPS = (64, 32)
 """Weights of a row that share a scale: as many as mlx-lm takes by default, or fewer where widths ask for it."""
 LEFT = 0.1
 """The largest share of the weights that may stay in floats because no group fits their rows."""
+
+
+def narrow(model: nn.Module) -> str:
+    """Convert the weights to the narrowest type that holds all of them exactly, and name it: a checkpoint that was
+    widened to compute it on a CPU gets its own type back."""
+    floats = [weight for _, weight in tree_flatten(model.parameters()) if mx.issubdtype(weight.dtype, mx.floating)]
+    for kind in (mx.bfloat16, mx.float16):
+        if all(mx.array_equal(weight.astype(kind).astype(weight.dtype), weight) for weight in floats):
+            model.set_dtype(kind)
+            return str(kind).removeprefix("mlx.core.")
+    return "float32"
 
 
 def write_model(folder: Path, model: nn.Module, config: Mapping[str, Any], bits: int | None, name: str) -> None:
