@@ -17,6 +17,7 @@ mlx_lm = pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: pip inst
 
 import families
 from mlx_models import opened_folder, own_text
+from paceline.drafters.networks.heads import shipped_head
 from paceline.errors import InputError
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.plain_copy import plain_copy
@@ -79,6 +80,10 @@ def test_few_bits_are_mlx_lms_own(bits: int, pocket: paceline.LanguageModel, tmp
     ours = paceline.load(f"mlx:{tmp_path / 'out'}", dtype="float32")  # which is faster on CPUs
     text = ours.generate(PROMPT, **GREEDY).tokens
     assert text == own_text(ours.target, np.array(tokenizer.encode(PROMPT)), len(text))
+    head = shipped_head("pocket")  # which was trained for the model in floats
+    drafted = ours.generate(PROMPT, **GREEDY | {"method": f"redrafter:head={head}", "planner": "fixed:6"})
+    assert drafted.tokens == text
+    assert drafted.totals.rounds < len(text)
 
 
 def test_a_folder_of_transformers(tmp_path: Path) -> None:

@@ -296,6 +296,8 @@ class Target(ABC):
 
     exact: ClassVar[bool] = False
     """Whether a row's logits are the same, bit by bit, whatever is scored beside it."""
+    rounded: bool = False
+    """Whether weights are stored in few bits, so that the model's fingerprint is not that of the one in floats."""
 
     @property
     def threads(self) -> int:

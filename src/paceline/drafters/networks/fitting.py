@@ -117,7 +117,7 @@ def check_fit(facts: HeadFacts, target: Target, width: int, folder: Path) -> Non
             f"the head in {folder} names {size} tokens, and {target.name} has {target.vocab_size}; "
             f"train one for this model"
         )
-    other = has_ballast or target.exact  # these weights are the same, and look others
+    other = has_ballast or target.exact or target.rounded  # these weights are the same, and look others
     if facts.target and not other and facts.target != target.fingerprint():
         raise InputError(
             f"the head in {folder} was trained for {facts.target_name or 'a model with other weights'}, not for "

@@ -63,7 +63,7 @@ def load_mlx(
         raise _unusable(error) from None
     target = prepare(MLXTarget(loaded, config, name=model, settings=_settings(folder, config)))
     if (bits := (config.get("quantization") or {}).get("bits")) is not None:
-        target.note = f"stored in {bits} bits"
+        target.note, target.rounded = f"stored in {bits} bits", True
     return target
 
 

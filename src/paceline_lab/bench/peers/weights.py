@@ -120,20 +120,11 @@ class PeerWeights:
     @cached_property
     def folder(self) -> Path:
         """The target as a checkpoint on disk."""
-        return self._saved("target", self.borrowed(), self.vocabulary)
-
-    @cached_property
-    def draft_folder(self) -> Path:
-        """The same of the draft model."""
-        draft = self.same_tokens()
-        return self._saved("draft", self.borrowed_draft(), draft.vocabulary)
-
-    def _saved(self, name: str, model: PreTrainedModel, vocabulary: Vocabulary | None) -> Path:
-        if vocabulary is None:
+        if self.vocabulary is None:
             raise Missing(f"{self.target.name} came without its tokenizer, which the checkpoint it loads must hold")
-        folder = self.disk / name
-        model.save_pretrained(folder)
-        vocabulary.tokenizer.save_pretrained(folder)
+        folder = self.disk / "target"
+        self.borrowed().save_pretrained(folder)
+        self.vocabulary.tokenizer.save_pretrained(folder)
         return folder
 
     @cached_property
