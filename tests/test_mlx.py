@@ -375,7 +375,7 @@ def test_folders_that_mlx_lm_cannot_load(damage: Callable[[Path], Any], message:
         ("mlx:/not/here", {}, "no model at 'mlx:/not/here': give a folder"),
         ("mlx:", {}, "no model at 'mlx:'"),
         ("mlx:pocket+ballast:500M", {}, "made by torch"),
-        ("mlx:pocket", {"quantize": "int8"}, "mlx_lm.convert --quantize"),
+        ("mlx:pocket", {"quantize": "int8"}, "export mlx --bits 4"),
         ("mlx:pocket", {"dtype": "float64"}, "mlx computes in float32, bfloat16, float16, not in float64"),
         ("mlx:pocket", {"device": "cuda"}, "mlx computes on the (cpu|gpu) here, not on cuda"),
         ("mlx:pocket", {"fixed_shapes": True}, "leave device_map and fixed_shapes out"),

@@ -69,7 +69,9 @@ def load_mlx(
 
 def _check_options(model: str, quantize: str | None, device: object, device_map: object, fixed_shapes: object) -> None:
     if quantize not in (None, "none"):
-        raise InputError(f"mlx-lm reads {model} as it is stored; quantise its folder with mlx_lm.convert --quantize")
+        raise InputError(
+            f"mlx-lm reads {model} as it is stored; 'paceline export mlx --bits 4' stores a model in few bits"
+        )
     if device_map is not None or fixed_shapes:
         raise InputError("mlx places models and records forwards itself; leave device_map and fixed_shapes out")
     if device is None or str(device) == "auto":
