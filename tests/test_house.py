@@ -497,7 +497,7 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 19200,
+        "targets": 19400,
         "drafters": 14300,
         "planning": 2600,
         "engine": 1950,

@@ -364,8 +364,7 @@ class Target(ABC):
         return self.prefill_chunk
 
     def look(self) -> int:
-        """Whether the model's owner has changed it since the last text began: how many changes were noticed so far.
-        Asked when a text begins; rows of before a change are not of this model."""
+        """How many changes by the model's owner were noticed so far: rows of before the last one are not of it."""
         return 0
 
     def forget(self) -> None:
@@ -383,8 +382,7 @@ class Target(ABC):
         return 0
 
     def lends(self, common: int, read: int) -> int:
-        """How many of the first ``common`` tokens other texts can take over from one of which ``read`` tokens are being
-        read. States are kept at the ends of pieces only."""
+        """How many of the first ``common`` tokens others can take over from a text of which ``read`` are being read."""
         return common
 
     def free_memory(self) -> int | None:
