@@ -1,6 +1,7 @@
 """Models of mlx-lm as targets: every row is the model's own, and every method writes the text that mlx-lm writes."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -215,6 +216,30 @@ def test_a_round_is_computed_by_one_call(lm: paceline.LanguageModel, monkeypatch
     rows.keep([0])
     lm.target.score([Request.of_tree(rows, 4, random_tree(2))])
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mamba"])
+def test_a_text_takes_one_call_a_round(
+    name: str, made: Callable[[str], MLXTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind refused drafts: what is moved, forgotten or read again is computed with the next rows."""
+    target, prompt, calls = made(name), tokens(20, 7), list[int]()
+    want = own_text(target, prompt, 24)
+    wrong = [token if number % 5 else (token + 1) % target.vocab_size for number, token in enumerate(want)]
+    target.eos = frozenset()
+    compute = mx.eval
+    monkeypatch.setattr(mx, "eval", lambda *arrays: (calls.append(1), compute(*arrays)))
+    session = write(target, prompt.tolist(), Knowing(np.concatenate([prompt, wrong])), max_new_tokens=24, nodes=5)
+    assert session.context.emitted.tolist() == want
+    assert any(each.drafted > each.accepted for each in session.rounds)
+    assert len(calls) <= len(session.rounds) + 1  # one for the prompt
+
+
+def test_no_value_is_fetched_alone() -> None:
+    """Each fetch waits for the device."""
+    files = sorted(Path(forward.__file__).parent.glob("*.py"))
+    assert len(files) > 9
+    assert [file.name for file in files if re.search(r"\.item\(", file.read_text(encoding="utf8"))] == []
 
 
 # --- rows of every family ---

@@ -96,10 +96,11 @@ def _write_generation(model: Any, folder: Path) -> None:
 def _saved(model: PreTrainedModel, source: Path) -> Row:
     """Write a checkpoint of transformers; returns the model's rows of the text that is compared."""
     text = _compared_text(model)
+    saved: Any = model.base_model if model.config.model_type in BARE else model
     with torch.inference_mode():
         logits = model(torch.from_numpy(text)[None].to(model.device), use_cache=False).logits[0]
     with hub.without_bars(), hub.loading():
-        (model.base_model if model.config.model_type in BARE else model).save_pretrained(source)
+        saved.save_pretrained(source)
     rows: Row = logits.float().cpu().numpy()
     return rows
 
