@@ -164,6 +164,14 @@ def test_same_seed_same_text(
         assert found.totals.rounds < len(found.tokens)
 
 
+@pytest.mark.parametrize("method", HEADS)
+def test_heads_draft_for_models_in_half_precision(method: str) -> None:
+    """States come in float32 even so."""
+    half = paceline.load("mlx:pocket", dtype="bfloat16")
+    found = half.generate(PROMPT, method=method, planner="fixed:6", max_new_tokens=12, temperature=0.0)
+    assert found.totals.rounds < len(found.tokens)
+
+
 def test_batches_write_the_same_texts(lm: paceline.LanguageModel) -> None:
     options: dict[str, Any] = {"max_new_tokens": 12, "seed": 2, "temperature": 0.8}
     single = [lm.generate(text, method="plain", **options).text for text in TEXTS]
