@@ -33,7 +33,8 @@ FAILURES = (ValueError, RuntimeError)
 
 
 def bundled(model: str) -> bool:
-    return model.partition("+")[0] in BUNDLED
+    """Whether a model is one of the package, also where mlx-lm computes it."""
+    return model.removeprefix("mlx:").partition("+")[0] in BUNDLED
 
 
 def temperature_of(asked: float | None, *models: str) -> float:

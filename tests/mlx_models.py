@@ -1,21 +1,20 @@
 """Tiny models of mlx-lm with random weights, and their folders. Imported where mlx-lm is installed only."""
 
-import json
 import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten, tree_map_with_path
+from mlx.utils import tree_map_with_path
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
 from families import VOCAB, WINDOW
 from paceline.law.scores import Row
 from paceline.targets.load import open_model
+from paceline.targets.mlx.files import write_model
 from paceline.targets.mlx.target import MLXTarget
 from paceline.tree import Ints
 
@@ -87,12 +86,8 @@ def written(folder: Path, model_type: str, config: dict[str, Any], *, bits: int 
     mx.random.seed(seed)
     model = code.Model(code.ModelArgs.from_dict(config))
     model.update(tree_map_with_path(_drawn, model.parameters()))
-    if bits is not None:
-        config["quantization"] = {"bits": bits, "group_size": 32}
-        nn.quantize(model, bits=bits, group_size=32)
     folder.mkdir(parents=True, exist_ok=True)
-    mx.save_safetensors(str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())))
-    (folder / "config.json").write_text(json.dumps(config))
+    write_model(folder, model, config, bits, model_type)
     return f"mlx:{folder}"
 
 
@@ -104,10 +99,16 @@ def _drawn(name: str, weight: mx.array) -> mx.array:
 
 
 def opened(folder: Path, model_type: str, config: dict[str, Any], **how: Any) -> MLXTarget:
-    """The target of a model that is written to a folder; without the warning that drafts are clipped."""
+    """The target of a model that is written to a folder."""
+    written(folder, model_type, config, **how)
+    return opened_folder(folder)
+
+
+def opened_folder(folder: Path) -> MLXTarget:
+    """The target of a folder, without the warning that drafts are clipped."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        target, _ = open_model(written(folder, model_type, config, **how), with_tokenizer=False)
+        target, _ = open_model(f"mlx:{folder}", with_tokenizer=False)
     assert isinstance(target, MLXTarget)
     return target
 

@@ -1,6 +1,7 @@
 """Models of mlx-lm as targets: every row is the model's own, and every method writes the text that mlx-lm writes."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -163,6 +164,14 @@ def test_same_seed_same_text(
         assert found.totals.rounds < len(found.tokens)
 
 
+@pytest.mark.parametrize("method", HEADS)
+def test_heads_draft_for_models_in_half_precision(method: str) -> None:
+    """States come in float32 even so."""
+    half = paceline.load("mlx:pocket", dtype="bfloat16")
+    found = half.generate(PROMPT, method=method, planner="fixed:6", max_new_tokens=12, temperature=0.0)
+    assert found.totals.rounds < len(found.tokens)
+
+
 def test_batches_write_the_same_texts(lm: paceline.LanguageModel) -> None:
     options: dict[str, Any] = {"max_new_tokens": 12, "seed": 2, "temperature": 0.8}
     single = [lm.generate(text, method="plain", **options).text for text in TEXTS]
@@ -215,6 +224,30 @@ def test_a_round_is_computed_by_one_call(lm: paceline.LanguageModel, monkeypatch
     rows.keep([0])
     lm.target.score([Request.of_tree(rows, 4, random_tree(2))])
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mamba"])
+def test_a_text_takes_one_call_a_round(
+    name: str, made: Callable[[str], MLXTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind refused drafts: what is moved, forgotten or read again is computed with the next rows."""
+    target, prompt, calls = made(name), tokens(20, 7), list[int]()
+    want = own_text(target, prompt, 24)
+    wrong = [token if number % 5 else (token + 1) % target.vocab_size for number, token in enumerate(want)]
+    target.eos = frozenset()
+    compute = mx.eval
+    monkeypatch.setattr(mx, "eval", lambda *arrays: (calls.append(1), compute(*arrays)))
+    session = write(target, prompt.tolist(), Knowing(np.concatenate([prompt, wrong])), max_new_tokens=24, nodes=5)
+    assert session.context.emitted.tolist() == want
+    assert any(each.drafted > each.accepted for each in session.rounds)
+    assert len(calls) <= len(session.rounds) + 1  # one for the prompt
+
+
+def test_no_value_is_fetched_alone() -> None:
+    """Each fetch waits for the device."""
+    files = sorted(Path(forward.__file__).parent.glob("*.py"))
+    assert len(files) > 9
+    assert [file.name for file in files if re.search(r"\.item\(", file.read_text(encoding="utf8"))] == []
 
 
 # --- rows of every family ---
@@ -333,7 +366,7 @@ def test_states_that_are_not_restored_are_seen(
 def test_models_in_few_bits_write_one_text(bits: int, tmp_path: Path) -> None:
     target = opened(tmp_path, "llama", STACK, bits=bits)
     assert target.limits.trees
-    assert target.note == f"weights are stored in {bits} bits"
+    assert target.note == f"stored in {bits} bits"
     target.eos = frozenset()
     prompt = tokens(12, 1)
     want = own_text(target, prompt, 32)
@@ -375,7 +408,7 @@ def test_folders_that_mlx_lm_cannot_load(damage: Callable[[Path], Any], message:
         ("mlx:/not/here", {}, "no model at 'mlx:/not/here': give a folder"),
         ("mlx:", {}, "no model at 'mlx:'"),
         ("mlx:pocket+ballast:500M", {}, "made by torch"),
-        ("mlx:pocket", {"quantize": "int8"}, "mlx_lm.convert --quantize"),
+        ("mlx:pocket", {"quantize": "int8"}, "export mlx --bits 4"),
         ("mlx:pocket", {"dtype": "float64"}, "mlx computes in float32, bfloat16, float16, not in float64"),
         ("mlx:pocket", {"device": "cuda"}, "mlx computes on the (cpu|gpu) here, not on cuda"),
         ("mlx:pocket", {"fixed_shapes": True}, "leave device_map and fixed_shapes out"),
@@ -389,7 +422,7 @@ def test_options_that_mlx_does_not_have(model: str, options: dict[str, Any], mes
 def test_a_model_that_does_not_fit_is_refused_before_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.targets.mlx.load._place", lambda: "cpu")
     monkeypatch.setattr("paceline.targets.mlx.load.host_memory", lambda: 1000)
-    monkeypatch.setattr("paceline.targets.mlx.load._loaded", None)
+    monkeypatch.setattr("paceline.targets.mlx.load.read_model", None)
     with pytest.raises(InputError, match=r"mlx:.* needs 0\.0 GB of memory and 0\.0 GB are free"):
         paceline.load(f"mlx:{folder}")
 

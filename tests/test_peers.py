@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+import families
 import paceline
 from gguf_models import file_of, needs_llama
 from paceline.context import Ints
@@ -25,6 +26,8 @@ from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.targets.gguf.kinds import stored_type
+from paceline.targets.hf.target import HFTarget
+from paceline.vocabulary import Vocabulary
 from paceline_lab.bench.peers import PEERS, READERS, PeerWeights, check_peer, make_peer, open_reader
 from paceline_lab.bench.peers import vllm as vllm_peer
 from paceline_lab.bench.peers.openvino import properties
@@ -222,6 +225,31 @@ def test_nobody_says_how_long_drafts_are(make: Make) -> None:
     for name, method in (("transformers-lookup", "lookup"), ("transformers-assisted", "assistant")):
         ours = paceline.drafters.make_drafter(method, None if method == "lookup" else "pocket-draft")
         assert make(name, draft_tokens=None).facts()["draft_tokens"] == ours.nodes
+
+
+@pytest.mark.parametrize("drafting", [None, "pocket-draft", "mlx:pocket-draft"])
+def test_mlx_lm_races_models_that_it_computes_here_too(drafting: str | None) -> None:
+    """On the target's own folder, in the target's type; a draft model may be of either library."""
+    pytest.importorskip("mlx_lm")
+    lm = paceline.load("mlx:pocket", generation_config=False)
+    draft = None if drafting is None else DraftModel.load(drafting, lm.target)
+    weights = PeerWeights(lm.target, lm.vocabulary, draft)
+    peer = make_peer("mlx-lm" if draft is None else "mlx-lm-assisted", weights, draft_tokens=DRAFT)
+    prompt = lm.encode(PROMPTS[0])
+    found = written(peer, job(prompt))
+    assert found.tokens == lm.generate(prompt, method="plain", max_new_tokens=TOKENS, ignore_eos=True).tokens
+    assert (len(found.deliveries) < TOKENS) == (draft is not None)
+    assert (peer.facts()["model"], peer.facts()["dtype"]) == ("mlx:pocket", "float32")
+    with pytest.raises(Missing, match="mlx:pocket is no model of transformers"):
+        make_peer("transformers", weights)
+
+
+def test_mlx_lm_takes_no_part_where_it_computes_something_else() -> None:
+    pytest.importorskip("mlx_lm")
+    model = families.build("phi3", vocab_size=320, sliding_window=8)
+    weights = PeerWeights(HFTarget(model, name="tiny"), Vocabulary(families.byte_tokenizer()))
+    with pytest.raises(Missing, match="mlx-lm's code for phi3 computes something else"):
+        make_peer("mlx-lm", weights)
 
 
 def test_peers_share_one_copy_of_each_model(lm: paceline.LanguageModel, draft: DraftModel) -> None:

@@ -297,6 +297,8 @@ class Target(ABC):
     """Whether a row's logits are the same, bit by bit, whatever is scored beside it."""
     unordered: ClassVar[bool] = False
     """Whether new rows take the places of refused ones: sums over rows in another order differ in the last bit."""
+    rounded: bool = False
+    """Whether weights are stored in few bits, so that the model's fingerprint is not that of the one in floats."""
 
     @property
     def threads(self) -> int:
@@ -363,8 +365,7 @@ class Target(ABC):
         return self.prefill_chunk
 
     def look(self) -> int:
-        """Whether the model's owner has changed it since the last text began: how many changes were noticed so far.
-        Asked when a text begins; rows of before a change are not of this model."""
+        """How many changes by the model's owner were noticed so far: rows of before the last one are not of it."""
         return 0
 
     def forget(self) -> None:
@@ -382,7 +383,7 @@ class Target(ABC):
         return 0
 
     def lends(self, common: int, read: int) -> int:
-        """How many of the first ``common`` tokens of a text that has read ``read`` other texts can take over."""
+        """How many of the first ``common`` tokens others can take over from a text of which ``read`` are being read."""
         return common
 
     def free_memory(self) -> int | None:

@@ -17,7 +17,6 @@ from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.targets.hf.packed import pack
 from paceline.targets.hf.speed import packing_pays
-from paceline.targets.place import named_dtype
 from paceline.targets.pocket.bundle import layers_in
 from paceline.targets.pocket.names import BALLAST_MARK
 from paceline.targets.pocket.shape import read_ballast
@@ -78,7 +77,8 @@ def fitted_head(
     parts that are ``compiled`` as a whole.
     """
     width, folder = state_width(target), folder_of(named, target.name, method)
-    kind = torch.float32 if target.exact else named_dtype(target.dtype)
+    # Not the target's own type: another library's states come in float32, whatever it computes in.
+    kind = torch.float32 if target.exact else target.embed(ALIKE.to(target.device)).dtype
     key = method, stamp(folder), str(kind), target.device, width, target.compiled
 
     def made() -> nn.Module:
@@ -117,7 +117,7 @@ def check_fit(facts: HeadFacts, target: Target, width: int, folder: Path) -> Non
             f"the head in {folder} names {size} tokens, and {target.name} has {target.vocab_size}; "
             f"train one for this model"
         )
-    other = has_ballast or target.exact  # these weights are the same, and look others
+    other = has_ballast or target.exact or target.rounded  # these weights are the same, and look others
     if facts.target and not other and facts.target != target.fingerprint():
         raise InputError(
             f"the head in {folder} was trained for {facts.target_name or 'a model with other weights'}, not for "

@@ -12,6 +12,7 @@ from paceline.errors import InputError, MissingPackage, first_line, need
 from paceline.targets import hub, trust
 from paceline.targets.hf.generation import settings_of
 from paceline.targets.memory import SMALLER, host_memory, must_fit
+from paceline.targets.mlx.configuration import mlx_words
 from paceline.targets.mlx.names import MLX_MARK
 from paceline.targets.pocket.names import MODELS, POCKET_NAMES, is_bundled
 
@@ -52,7 +53,7 @@ def load_mlx(
     folder = model_folder(model)
     if _place() == "cpu":
         must_fit(model, sum(file.stat().st_size for file in folder.glob(WEIGHTS)), host_memory(), SMALLER)
-    loaded, config = _loaded(model, folder, trust_remote_code or trust.trusts_all())
+    loaded, config = read_model(model, folder, trust_remote_code or trust.trusts_all())
     if kind in DTYPES:
         loaded.set_dtype(getattr(import_module("mlx.core"), kind))
     try:
@@ -62,13 +63,15 @@ def load_mlx(
         raise _unusable(error) from None
     target = prepare(MLXTarget(loaded, config, name=model, settings=_settings(folder, config)))
     if (bits := (config.get("quantization") or {}).get("bits")) is not None:
-        target.note = f"weights are stored in {bits} bits"
+        target.note, target.rounded = f"stored in {bits} bits", True
     return target
 
 
 def _check_options(model: str, quantize: str | None, device: object, device_map: object, fixed_shapes: object) -> None:
     if quantize not in (None, "none"):
-        raise InputError(f"mlx-lm reads {model} as it is stored; quantise its folder with mlx_lm.convert --quantize")
+        raise InputError(
+            f"mlx-lm reads {model} as it is stored; 'paceline export mlx --bits 4' stores a model in few bits"
+        )
     if device_map is not None or fixed_shapes:
         raise InputError("mlx places models and records forwards itself; leave device_map and fixed_shapes out")
     if device is None or str(device) == "auto":
@@ -104,8 +107,8 @@ def model_folder(model: str) -> Path:
     return found
 
 
-def _loaded(model: str, folder: Path, trusted: bool) -> tuple[Any, dict[str, Any]]:
-    """The model and its configuration. A configuration may name Python code to run."""
+def read_model(model: str, folder: Path, trusted: bool) -> tuple[Any, dict[str, Any]]:
+    """The model in a folder and its configuration, which may name Python code to run. Errors call it ``model``."""
     try:
         utils = import_module("mlx_lm.utils")
     except ImportError as error:
@@ -114,12 +117,16 @@ def _loaded(model: str, folder: Path, trusted: bool) -> tuple[Any, dict[str, Any
         config = utils.load_config(folder)
         if config.get("model_file") is not None and not trusted:
             raise trust.refusal(model)
-        given = {"trust_remote_code": True} if trusted and config.get("model_file") is not None else {}
+        given: dict[str, Any] = {"model_config": mlx_words(config)}
+        if trusted and config.get("model_file") is not None:
+            given["trust_remote_code"] = True
         loaded: tuple[Any, dict[str, Any]] = utils.load_model(folder, **given)
     except (MemoryError, InputError):
         raise
     except Exception as error:  # files are damaged in all ways, and models are of all kinds
         raise InputError(f"mlx-lm cannot load {model}: {_why(error)}") from None
+    except SystemExit:  # a model file of mlx-lm ends the process where another package is missing
+        raise InputError(f"mlx-lm cannot load {model}: its model file needs a package that is not installed") from None
     return loaded
 
 
@@ -130,7 +137,7 @@ def _unusable(error: ImportError) -> MissingPackage:
 
 
 def _why(error: Exception) -> str:
-    said = first_line(error)
+    said = first_line(error).rstrip(": ")
     return f"{type(error).__name__} {said}" if isinstance(error, LookupError | TypeError | AttributeError) else said
 
 

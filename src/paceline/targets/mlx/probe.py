@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
-from paceline.errors import UnsupportedModel, lacks_memory
+from paceline.errors import UnsupportedModel, first_line, lacks_memory
 from paceline.law.scores import Row
 from paceline.targets.base import Reach, Request, Rows
 from paceline.targets.mlx.target import MLXTarget
@@ -61,7 +61,15 @@ class DraftProbe:
         self._target = target
         self._text = some_tokens(target.vocab_size, _prefix_length(target) + DRAFT)
         self._other = some_tokens(target.vocab_size, DRAFT, 2)
-        self._alone = _alone(target, self._text)
+        try:
+            self._alone = _alone(target, self._text)
+        except FAILURES as error:
+            if lacks_memory(error):
+                raise
+            raise UnsupportedModel(
+                f"mlx-lm itself cannot compute {target.name} ({type(error).__name__}: {first_line(error)}); its "
+                "configuration may have settings that mlx-lm does not know"
+            ) from None
 
     def holds(self, way: Callable[[], bool]) -> bool:
         """Whether the rows are the model's, and its code can compute them."""

@@ -1,4 +1,4 @@
-"""mlx-lm, plain and with a draft model, on checkpoints that it converts itself."""
+"""mlx-lm, plain and with a draft model: on the folders of targets that it computes here, too, or on exported ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.drafters.networks.assistant.drafter import LEVELS
+from paceline.errors import InputError
+from paceline.targets import trust
+from paceline.targets.base import Target
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.mlx.load import model_folder, read_model
+from paceline.targets.mlx.names import is_mlx
 from paceline_lab.bench.peers.weights import Terms
 from paceline_lab.bench.race import Clock
 from paceline_lab.bench.run.contestant import Job, Missing, TextContestant, Written, room_for
@@ -19,23 +25,35 @@ class MlxLm(TextContestant):
 
     def __init__(self, terms: Terms, tokens: int | None) -> None:
         import mlx.core as mx
-        import mlx_lm
 
         self.name = terms.name
         self._weights = terms.weights
-        self._mx, self._lm = mx, mlx_lm
+        self._mx = mx
         self._tokens = tokens
-        self._model: Any = self._load(terms.weights.folder)
-        self._draft: Any = None if tokens is None else self._load(terms.weights.draft_folder)
+        self._model: Any = self._load(terms.weights.target, "mlx")
+        self._draft: Any = None if tokens is None else self._load(terms.weights.same_tokens().target, "draft-mlx")
 
-    def _load(self, folder: Path) -> Any:
-        """The model in a folder that we wrote. Its configuration is the one that the model came with, whose model_file
-        may name Python code to run, and releases of mlx-lm before trust_remote_code run it."""
-        own_code = {"tokenizer_config": {"trust_remote_code": False}, "model_config": {"model_file": None}}
+    def _load(self, target: Target, name: str) -> Any:
+        """A model from the folder that the target was opened from, or to which it is exported, in the target's type."""
         try:
-            return self._lm.load(str(folder), **own_code)[0]
-        except ValueError as error:
-            raise Missing(": ".join(["mlx-lm cannot load the model", *str(error).splitlines()[:1]])) from None
+            folder = model_folder(target.name) if is_mlx(target.name) else self._exported(target, name)
+            model, _ = read_model(target.name, folder, trust.trusts_all())
+        except InputError as why:
+            raise Missing(str(why)) from None
+        model.set_dtype(getattr(self._mx, target.dtype))
+        return model
+
+    def _exported(self, target: Target, name: str) -> Path:
+        from paceline.targets.mlx.export import export_mlx
+
+        if not isinstance(target, HFTarget):
+            raise Missing(f"{target.name} is computed by another library, and is not converted for mlx-lm")
+        if (folder := self._weights.disk / name).exists():
+            return folder
+        draft = self._weights.draft if name.startswith("draft") else None
+        vocabulary = self._weights.vocabulary if draft is None else draft.vocabulary
+        export_mlx(target, folder, bits=None, tokenizer=None if vocabulary is None else vocabulary.tokenizer)
+        return folder
 
     def facts(self) -> dict[str, Any]:
         from mlx.utils import tree_flatten

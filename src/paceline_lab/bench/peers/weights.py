@@ -6,7 +6,6 @@ layers, or in a folder that they load themselves.
 
 from __future__ import annotations
 
-import copy
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.drafters.networks.assistant import DraftModel
 from paceline.errors import InputError
 from paceline.files import workplace
 from paceline.law import Sampling
 from paceline.targets.base import Target
+from paceline.targets.hf.plain_copy import plain_copy
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.pocket.names import BALLAST_MARK, POCKET_NAMES
 from paceline.vocabulary import Vocabulary
@@ -35,20 +35,10 @@ FOREIGN = "pocket-foreign"
 
 
 def ordinary(target: Target) -> PreTrainedModel:
-    """A copy of a target's model as transformers would have loaded it: the same weights in ordinary layers, those in
-    integers as the floats that they stand for. The checkpoint's own settings for generation are left out: callers give
-    theirs."""
+    """A copy of a target's model as transformers would have loaded it."""
     if not isinstance(target, HFTarget):
         raise Missing(f"{target.name} is no model of transformers, and nothing else runs in other libraries")
-    model: PreTrainedModel = copy.deepcopy(target.model)
-    if target.exact:
-        model.config.tie_word_embeddings = False  # the head has been rounded, the embedding has not
-    else:
-        model.tie_weights()
-    model.generation_config = GenerationConfig()
-    same = target.exact or HFTarget(model).fingerprint() == target.fingerprint()  # integers have another fingerprint
-    assert same, "both sides have the same weights"
-    return model
+    return plain_copy(target)
 
 
 def check_llama(model: PreTrainedModel, library: str) -> None:
@@ -130,20 +120,11 @@ class PeerWeights:
     @cached_property
     def folder(self) -> Path:
         """The target as a checkpoint on disk."""
-        return self._saved("target", self.borrowed(), self.vocabulary)
-
-    @cached_property
-    def draft_folder(self) -> Path:
-        """The same of the draft model."""
-        draft = self.same_tokens()
-        return self._saved("draft", self.borrowed_draft(), draft.vocabulary)
-
-    def _saved(self, name: str, model: PreTrainedModel, vocabulary: Vocabulary | None) -> Path:
-        if vocabulary is None:
+        if self.vocabulary is None:
             raise Missing(f"{self.target.name} came without its tokenizer, which the checkpoint it loads must hold")
-        folder = self.disk / name
-        model.save_pretrained(folder)
-        vocabulary.tokenizer.save_pretrained(folder)
+        folder = self.disk / "target"
+        self.borrowed().save_pretrained(folder)
+        self.vocabulary.tokenizer.save_pretrained(folder)
         return folder
 
     @cached_property
