@@ -7,7 +7,6 @@ own modules (`layers`), up to the rounding of kernels. Loads numba.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from types import MappingProxyType, SimpleNamespace
 from typing import Self
 
@@ -18,9 +17,11 @@ from torch import nn
 from paceline.drafters.networks.layers import DecoderLayer, Rotary, compilable
 from paceline.targets.base import Request
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.placed import PlacedLayers, Unplaceable, Workspace, rows_of, texts_of, weights_of
+from paceline.targets.hf.fused.placed import PlacedLayers, Unplaceable, Workspace, rows_of, texts_of
 from paceline.targets.hf.fused.team import TEAM
-from paceline.targets.hf.fused.weights import product
+from paceline.targets.hf.fused.weights import of_bytes, rounded_product
+from paceline.targets.hf.integers.kernels import obstacle
+from paceline.targets.hf.integers.linear import quantized
 from paceline.targets.hf.threads import compiled_threads
 from paceline.targets.hf.variants import Layer
 
@@ -32,19 +33,18 @@ NO_WINDOWS: Mapping[int, int] = MappingProxyType({})
 
 
 class CompiledLinear(nn.Module):
-    """A linear layer as a compiled product, by the threads of compiled forwards: its weight is read by all of them."""
+    """A linear layer in 8-bit integers, as a compiled product by the threads of compiled forwards.
+
+    What a draft takes is the reading of its weights, and it need not be exact.
+    """
 
     def __init__(self, layer: nn.Linear) -> None:
-        """`Unplaceable` where its weight cannot be read as it lies."""
         super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
-        self._placed, _ = weights_of(layer)
+        self.bias = layer.bias
+        self._weights = of_bytes(*quantized(layer.weight.detach()))
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        flat = rows.reshape(-1, rows.shape[-1])
-        if not len(flat) or len(flat) > MOST:
-            return nn.functional.linear(rows, self.weight, self.bias)
-        found = product(flat, self._placed)
+        found = rounded_product(rows.reshape(-1, rows.shape[-1]), self._weights)
         if self.bias is not None:
             found += self.bias
         return found.view(*rows.shape[:-1], -1).to(rows.dtype)
@@ -52,12 +52,13 @@ class CompiledLinear(nn.Module):
 
 def compile_linears(head: nn.Module, parts: Sequence[nn.Module]) -> None:
     """Have the large linear layers of a head compiled, but for those in ``parts``, which are compiled as a whole."""
+    if obstacle() is not None:
+        return
     left_out = {id(module) for part in parts for module in part.modules()}
     for module in list(head.modules()):
         for name, layer in module.named_children():
             if type(layer) is nn.Linear and id(layer) not in left_out and layer.weight.numel() >= LEAST:
-                with suppress(Unplaceable):
-                    setattr(module, name, CompiledLinear(layer))
+                setattr(module, name, CompiledLinear(layer))
 
 
 class CompiledLayers:

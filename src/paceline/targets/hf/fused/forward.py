@@ -137,7 +137,13 @@ def forward(job: int, thread: int) -> None:
 
 @native(MINE)
 def product(job: int, thread: int) -> None:
-    """The head's product alone."""
+    """The head's product alone, of rows that are prepared, or of `STATES`, which are floats."""
     J = longs_at(job)
+    threads, form, width = J[at.THREADS], J[at.FORM], J[at.WIDTH]
+    if J[at.STATES]:
+        for row in range(thread, J[at.COUNT], threads):
+            prepared(job, J[at.STATES] + 4 * row * width, width, row, form)
+        meet(J[at.MEETING], threads, 0)
     linear, outputs = job + 8 * at.UNEMBEDDING, J[at.VOCABULARY]
-    shared(job, thread, linear, J[at.PREPARED], J[at.WIDTH], outputs, J[at.COUNT], J[at.LOGITS], outputs)
+    inputs = reach(width, form)
+    shared(job, thread, linear, J[at.PREPARED], inputs, outputs, J[at.COUNT], J[at.LOGITS], outputs)

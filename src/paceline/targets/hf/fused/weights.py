@@ -13,7 +13,7 @@ import torch
 from paceline.targets.hf.fused import forward, products
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.instructions import NARROW
-from paceline.targets.hf.fused.stages import reach
+from paceline.targets.hf.fused.stages import reach, size_of
 from paceline.targets.hf.fused.team import TEAM
 from paceline.targets.hf.fused.tiles import (
     CACHE_LINE_BYTES,
@@ -168,12 +168,28 @@ def in_large_pages(memory: torch.Tensor) -> torch.Tensor:
 
 def product(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
     """Scaled sums ``[n, outputs]`` of rows ``[n, inputs]`` of whole numbers, or of floats where the weight has them."""
-    prepared = _prepared(rows, weights)
-    like = torch.empty(0, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
-    found, steps = like.new_empty((len(rows), weights.outputs)), like.new_ones(len(rows))
+    return _computed(_prepared(rows, weights), weights, len(rows), torch.ones(len(rows), dtype=torch.float32))
+
+
+def rounded_product(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
+    """The product ``[n, outputs]`` of rows ``[n, inputs]`` of floats, each rounded to whole numbers of a step of its
+    own, with a weight of integers."""
+    form, given = weights.kind.form, rows.to(torch.float32, copy=True).contiguous()  # what is no number becomes 0
+    size = int(size_of.py_func(weights.inputs, form))
+    room = torch.empty(len(rows) * size, dtype=torch.int8)
+    return _computed(room, weights, len(rows), torch.empty(len(rows), dtype=torch.float32), given)
+
+
+def _computed(
+    prepared: torch.Tensor, weights: Weights, count: int, steps: torch.Tensor, given: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A product of prepared rows, or of those that are ``given`` and prepared now."""
+    found = torch.empty(count, weights.outputs, dtype=torch.float32, device="cpu")  # whatever torch's default is
     job = np.zeros(at.JOB, np.int64)
-    job[at.FUNCTION], job[at.THREADS], job[at.COUNT] = forward.product(), compiled_threads(), len(rows)
-    job[at.WIDTH], job[at.VOCABULARY] = weights.inputs, weights.outputs
+    job[at.FUNCTION], job[at.THREADS], job[at.COUNT] = forward.product(), compiled_threads(), count
+    job[at.FORM], job[at.WIDTH], job[at.VOCABULARY] = weights.kind.form, weights.inputs, weights.outputs
+    if given is not None:
+        job[at.STATES], job[at.WIDTH] = given.data_ptr(), given.shape[1]
     job[at.UNEMBEDDING : at.UNEMBEDDING + at.LINEAR] = weights.at(0, 0)
     job[at.PREPARED], job[at.STEPS], job[at.LOGITS] = prepared.data_ptr(), steps.data_ptr(), found.data_ptr()
     TEAM.run(job)
