@@ -14,14 +14,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from paceline.drafters.networks.layers import DecoderLayer, Rotary, compilable
+from paceline.drafters.networks.layers import DecoderLayer, compilable
+from paceline.drafters.networks.rotary import Rotary
 from paceline.targets.base import Request
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.placed import PlacedLayers, Unplaceable, Workspace, rows_of, texts_of
 from paceline.targets.hf.fused.team import TEAM
-from paceline.targets.hf.fused.weights import of_bytes, rounded_product
-from paceline.targets.hf.integers.kernels import obstacle
-from paceline.targets.hf.integers.linear import quantized
+from paceline.targets.hf.fused.weights import Weights, of_bytes, rounded_product
+from paceline.targets.hf.integers.kernels import Compiled, obstacle
+from paceline.targets.hf.integers.linear import Int8Linear, quantized
+from paceline.targets.hf.integers.operations import value_step
 from paceline.targets.hf.threads import compiled_threads
 from paceline.targets.hf.variants import Layer
 
@@ -40,14 +42,22 @@ class CompiledLinear(nn.Module):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.bias = layer.bias
-        self._weights = of_bytes(*quantized(layer.weight.detach()))
+        self.bias, self.out_features = layer.bias, layer.out_features
+        self.weights = integer_weights(layer)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        found = rounded_product(rows.reshape(-1, rows.shape[-1]), self._weights)
+        found = rounded_product(rows.reshape(-1, rows.shape[-1]), self.weights)
         if self.bias is not None:
             found += self.bias
-        return found.view(*rows.shape[:-1], -1).to(rows.dtype)
+        return found.view(*rows.shape[:-1], self.out_features).to(rows.dtype)
+
+
+def integer_weights(layer: nn.Module) -> Weights:
+    """The weight of a linear layer in 8-bit integers."""
+    if isinstance(layer, CompiledLinear):
+        return layer.weights
+    assert isinstance(layer, nn.Linear), "heads multiply by linear layers"
+    return of_bytes(*quantized(layer.weight.detach()))
 
 
 def compile_linears(head: nn.Module, parts: Sequence[nn.Module]) -> None:
@@ -65,15 +75,23 @@ class CompiledLayers:
     """Layers over the rows of texts."""
 
     def __init__(
-        self, layers: Sequence[DecoderLayer], rotary: Rotary, given: bool, skipped: int, windows: Mapping[int, int]
+        self,
+        layers: Sequence[DecoderLayer],
+        rotary: Rotary,
+        given: bool,
+        skipped: int,
+        windows: Mapping[int, int],
+        integers: bool,
     ) -> None:
         """``skipped`` and ``windows`` are those of `TextRows`. What the first layer reads may be ``given``, beside the
-        states that it adds to. `Unplaceable` where a layer is another than the compiled ones are."""
+        states that it adds to. Matrices become ``integers`` where that is possible. `Unplaceable` where a layer is
+        another than the compiled ones are."""
         layers = compilable(layers, rotary)
         if not layers:
             raise Unplaceable
+        steps = _in_integers(layers) if integers else None
         placed = [_placed(layer, windows.get(number), given and not number) for number, layer in enumerate(layers)]
-        self._weights, self._rotary, self._skipped = PlacedLayers(placed), rotary, skipped
+        self._weights, self._rotary, self._skipped = PlacedLayers(placed, steps), rotary, skipped
         self._space, self._dtype = Workspace(self._weights), layers[0].post_attention_layernorm.weight.dtype
 
     @classmethod
@@ -85,10 +103,11 @@ class CompiledLayers:
         given: bool = False,
         skipped: int = 0,
         windows: Mapping[int, int] = NO_WINDOWS,
+        integers: bool = False,
     ) -> Self | None:
         """None where they are computed in another way."""
         try:
-            return cls(layers, rotary, given, skipped, windows)
+            return cls(layers, rotary, given, skipped, windows, integers)
         except Unplaceable:
             return None
 
@@ -121,6 +140,26 @@ class CompiledLayers:
         self._space.into(job, len(found), end)
         TEAM.run(job)
         return found.to(self._dtype)
+
+
+def _in_integers(layers: Sequence[DecoderLayer]) -> dict[int, float] | None:
+    """Have the matrices of float32 layers multiplied in 8-bit integers, a quarter of the bytes to read; returns the
+    steps to which values are rounded then. None where they stay as they are, as those in bfloat16 do: of a layer whose
+    attention reads what is not normed, nobody knows how large its values are."""
+    floats = all(layer.post_attention_layernorm.weight.dtype == torch.float32 for layer in layers)
+    if not floats or obstacle() is not None or not all(layer.norms_before for layer in layers):
+        return None
+    for layer in layers:
+        for part in (layer.self_attn, layer.mlp):
+            for name, linear in list(part.named_children()):
+                if type(linear) is nn.Linear:
+                    setattr(part, name, Int8Linear(linear, kernel=Compiled))
+    return {layer.self_attn.number: _step(layer) for layer in layers}
+
+
+def _step(layer: DecoderLayer) -> float:
+    norms = torch.cat([norm.weight for norm in layer.norms_before])
+    return value_step(layer.self_attn.v_proj, norms, None)
 
 
 def _placed(layer: DecoderLayer, window: int | None, given: bool) -> Layer:

@@ -77,7 +77,14 @@ def forward(job: int, thread: int) -> None:
         L, N = longs_at(table), doubles_at(J[at.LAYER_NUMBERS] + 8 * at.NUMBERS * layer)
         read, read_wide = normed, wide
         if J[at.GIVEN] and layer == 0:
-            read, read_wide = J[at.GIVEN], J[at.GIVEN_WIDTH]
+            given, given_width = J[at.GIVEN], J[at.GIVEN_WIDTH]
+            read_wide = reach(given_width, form)
+            if form == at.FLOATS:
+                read = given
+            else:
+                for row in range(thread, count, threads):
+                    prepared(job, given + 4 * row * given_width, given_width, row, form)
+                met = meet(counter, threads, met)
         else:
             for row in range(thread, count, threads):
                 entered(job, row, L[at.BEFORE], N[at.EPS_BEFORE], pending, form)

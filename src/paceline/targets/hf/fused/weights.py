@@ -185,6 +185,8 @@ def _computed(
 ) -> torch.Tensor:
     """A product of prepared rows, or of those that are ``given`` and prepared now."""
     found = torch.empty(count, weights.outputs, dtype=torch.float32, device="cpu")  # whatever torch's default is
+    if not count:
+        return found  # products divide by the number of rows
     job = np.zeros(at.JOB, np.int64)
     job[at.FUNCTION], job[at.THREADS], job[at.COUNT] = forward.product(), compiled_threads(), count
     job[at.FORM], job[at.WIDTH], job[at.VOCABULARY] = weights.kind.form, weights.inputs, weights.outputs

@@ -1,0 +1,156 @@
+"""A search in one compiled call finds what the search of tensors finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import paceline
+from paceline.context import Context, Ending
+from paceline.drafters.base import Ask, Budget
+from paceline.drafters.networks.beams import BeamDrafter, HeadState
+from paceline.drafters.networks.compiled import CompiledLinear
+from paceline.drafters.networks.compiled_search import KEPT
+from paceline.drafters.networks.fitting import FittedHead
+from paceline.drafters.networks.hydra.head import HydraHeads, HydraShape
+from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
+from paceline.drafters.noise import SharedNoise
+from paceline.law import Sampling
+from paceline.targets.base import Target
+from paceline.tree import ROOT
+
+WIDTH, IDS = 256, 8192
+HEADS: dict[str, Any] = {
+    "recurrent": lambda: RecurrentHead(HeadShape(width=WIDTH, vocab_size=IDS, exit=128)),
+    "whole": lambda: RecurrentHead(HeadShape(width=WIDTH, vocab_size=IDS, exit=2 * WIDTH, blocks=3)),
+    "linear, thin": lambda: RecurrentHead(
+        HeadShape(width=WIDTH, vocab_size=IDS, exit=96, first="linear", rank=32, blocks=0)
+    ),
+    "embedding, few": lambda: RecurrentHead(
+        HeadShape(width=WIDTH, vocab_size=IDS, exit=64, first="embedding", kept=100)
+    ),
+    "cumulative": lambda: RecurrentHead(HeadShape(width=WIDTH, vocab_size=IDS, exit=64, recurrent=False)),
+    "hydra": lambda: HydraHeads(HydraShape(width=WIDTH, vocab_size=IDS, blocks=3)),
+    "hydra, not grounded": lambda: HydraHeads(HydraShape(width=WIDTH, vocab_size=IDS, grounded=False, tied=False)),
+    "hydra, thin": lambda: HydraHeads(HydraShape(width=WIDTH, vocab_size=IDS, blocks=2, rank=16, kept=70)),
+}
+CLOSE = {"float32": (0.9, 0.005), "bfloat16": (0.6, 0.3)}
+"""The least share of beams that are alike, and how far apart their scores are on average: tensors in bfloat16 round
+after each operation."""
+SETTINGS = [
+    Sampling(temperature=0.8, seed=3),
+    Sampling(temperature=0.0),
+    Sampling(temperature=1.0, top_p=0.7, seed=4),
+    Sampling(temperature=0.7, top_k=6, seed=5),
+    Sampling(temperature=1.3, min_p=0.2, seed=6),
+    Sampling(temperature=1.0, top_k=40, top_p=0.8, seed=7),
+]
+
+
+class AnyHead(BeamDrafter):
+    name = "any"
+
+    def __init__(self, head: Any, target: Target, width: int, length: int) -> None:
+        super().__init__(width, length, None)
+        self.use(FittedHead(head), target, target.layers)
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def target(request: pytest.FixtureRequest) -> Target:
+    found = paceline.load("pocket", dtype=request.param, generation_config=False).target
+    if not found.compiled:
+        pytest.skip("another kind of forward is faster on this machine")
+    return found
+
+
+def head_of(kind: str) -> nn.Module:
+    """All of its matrices are in integers, so that both searches compute with the same."""
+    torch.manual_seed(7)
+    head: nn.Module = HEADS[kind]()
+    for weight in head.parameters():
+        nn.init.normal_(weight, std=2 / weight.shape[-1] ** 0.5 if weight.ndim > 1 else 0.5)
+    if head.token_ids is not None:
+        head.token_ids = torch.randperm(IDS)[: len(head.token_ids)].sort()[0]
+    for module in list(head.modules()):
+        for name, layer in module.named_children():
+            if type(layer) is nn.Linear:
+                setattr(module, name, CompiledLinear(layer))
+    return head.requires_grad_(False)
+
+
+def asked(target: Target, settings: Sequence[Sampling], depths: Sequence[int], ends: frozenset[int]) -> list[Ask]:
+    """Texts with the states of their last tokens."""
+    random, asks = torch.Generator().manual_seed(1), list[Ask]()
+    for number, (sampling, depth) in enumerate(zip(settings, depths, strict=True)):
+        context = Context([5, 9, 77 + number], sampling, Ending(eos=ends, max_new_tokens=50))
+        hidden = torch.randn(WIDTH, generator=random).to(getattr(torch, target.dtype))
+        asks.append(Ask(HeadState(context, hidden, len(context)), Budget(999, depth)))
+    return asks
+
+
+def both(drafter: BeamDrafter, asks: Sequence[Ask]) -> tuple[torch.Tensor, torch.Tensor]:
+    noises = [SharedNoise.of(ask.state.context) for ask in asks]
+    compiled = drafter._compiled_levels(asks, noises)
+    assert compiled is not None
+    return compiled, drafter._levels(asks, noises).double()
+
+
+def assert_alike(compiled: torch.Tensor, plain: torch.Tensor, kind: str) -> None:
+    """The same tokens behind the same beams, but for paths that are nearly as likely, and those below them."""
+    assert compiled.shape == plain.shape
+    nothing = (compiled[0] < 0) & (plain[0] < 0)
+    alike = (compiled[:3] == plain[:3]).all(dim=0)
+    share, apart = CLOSE[kind]
+    assert (alike | nothing).double().mean() >= share
+    assert (compiled[3] - plain[3])[alike & ~nothing].abs().mean() <= apart
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_search_finds_what_tensors_find(kind: str, target: Target) -> None:
+    drafter = AnyHead(head_of(kind), target, width=4, length=4)
+    asks = asked(target, SETTINGS, [4, 4, 3, 4, 1, 2], frozenset({3, 8000}))
+    assert_alike(*both(drafter, asks), target.dtype)
+
+
+@pytest.mark.parametrize(("width", "length"), [(1, 1), (1, 4), (3, 2), (70, 2)])
+def test_of_every_shape(width: int, length: int, target: Target) -> None:
+    drafter = AnyHead(head_of("recurrent"), target, width, length)
+    for count in (1, 3):
+        assert_alike(*both(drafter, asked(target, SETTINGS[:count], [length] * count, frozenset())), target.dtype)
+
+
+def test_nothing_follows_an_end(target: Target) -> None:
+    """All tokens but a few are ends."""
+    drafter = AnyHead(head_of("embedding, few"), target, width=3, length=4)
+    [tree] = drafter._beams(asked(target, SETTINGS[:1], [4], frozenset(range(IDS))))
+    assert len(tree) == 3
+    assert set(tree.parents.tolist()) == {ROOT}
+
+
+def test_a_broken_state_drafts_nothing_and_spoils_no_other_text(target: Target) -> None:
+    drafter = AnyHead(head_of("recurrent"), target, width=3, length=3)
+    asks = asked(target, SETTINGS[:2], [3, 3], frozenset())
+    whole = drafter._beams(asks)
+    asks[0].state.hidden = torch.full_like(asks[0].state.hidden, torch.nan)
+    broken = drafter._beams(asks)
+    assert len(broken[0]) == 0
+    assert broken[1].tokens.tolist() == whole[1].tokens.tolist()
+
+
+def test_settings_that_look_at_the_text_are_left_to_tensors(target: Target) -> None:
+    drafter = AnyHead(head_of("recurrent"), target, width=3, length=3)
+    asks = asked(target, [Sampling(repetition_penalty=1.5), Sampling()], [3, 3], frozenset())
+    assert drafter._compiled_levels(asks, [None, None]) is None
+    assert all(len(tree) == 9 for tree in drafter._beams(asks))
+
+
+def test_memory_is_kept_for_a_few_shapes(target: Target) -> None:
+    drafter = AnyHead(head_of("recurrent"), target, width=2, length=2)
+    for count in range(1, KEPT + 3):
+        drafter._beams(asked(target, SETTINGS[:1] * count, [2] * count, frozenset()))
+    assert drafter._compiled is not None
+    assert len(drafter._compiled._known) == KEPT
