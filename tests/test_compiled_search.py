@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch import nn
 import paceline
 from paceline.context import Context, Ending
 from paceline.drafters.base import Ask, Budget
+from paceline.drafters.networks import compiled_search
 from paceline.drafters.networks.beams import BeamDrafter, HeadState
 from paceline.drafters.networks.compiled import CompiledLinear
 from paceline.drafters.networks.compiled_search import KEPT
@@ -20,6 +23,7 @@ from paceline.drafters.networks.hydra.head import HydraHeads, HydraShape
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.drafters.noise import SharedNoise
 from paceline.law import Sampling
+from paceline.law.draws import COLDEST
 from paceline.targets.base import Target
 from paceline.tree import ROOT
 
@@ -146,6 +150,57 @@ def test_settings_that_look_at_the_text_are_left_to_tensors(target: Target) -> N
     asks = asked(target, [Sampling(repetition_penalty=1.5), Sampling()], [3, 3], frozenset())
     assert drafter._compiled_levels(asks, [None, None]) is None
     assert all(len(tree) == 9 for tree in drafter._beams(asks))
+
+
+def test_the_coldest_texts_rank_all_of_their_candidates(target: Target) -> None:
+    """Beyond the range of exponentials all but the best tokens would weigh the same."""
+    drafter = AnyHead(head_of("recurrent"), target, width=4, length=3)
+
+    def levels(temperature: float) -> torch.Tensor:
+        return both(drafter, asked(target, [Sampling(temperature=temperature, seed=3)], [3], frozenset()))[0]
+
+    assert torch.equal(levels(1e-4), levels(COLDEST))
+
+
+def test_threads_that_share_a_drafter_find_what_each_would_alone(target: Target) -> None:
+    drafter = AnyHead(head_of("recurrent"), target, width=4, length=3)
+    texts = asked(target, SETTINGS[:2], [3, 3], frozenset({3}))
+
+    def drafts(ask: Ask) -> list[int]:
+        return drafter._beams([ask])[0].tokens.tolist()
+
+    alone = [drafts(ask) for ask in texts]
+    assert alone[0] != alone[1]
+    had = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(drafts, texts * 100))
+    finally:
+        sys.setswitchinterval(had)
+    assert found == alone * 100
+
+
+def test_a_caller_in_inference_mode_leaves_memory_that_others_can_write_to(target: Target) -> None:
+    drafter = AnyHead(head_of("recurrent"), target, width=3, length=2)
+    asks = asked(target, SETTINGS[:1], [2], frozenset())
+    with torch.inference_mode():
+        first = drafter._beams(asks)
+    assert drafter._beams(asks)[0].tokens.tolist() == first[0].tokens.tolist()
+
+
+def test_a_layer_is_rounded_once_for_all_levels_and_shapes(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounded, asked_for = list[nn.Module](), compiled_search.integer_weights
+    monkeypatch.setattr(compiled_search, "integer_weights", lambda layer: rounded.append(layer) or asked_for(layer))
+    drafter = AnyHead(HEADS["recurrent"]().requires_grad_(False), target, width=2, length=4)
+    for count in (1, 2):
+        drafter._beams(asked(target, SETTINGS[:1] * count, [4] * count, frozenset()))
+    assert len(rounded) == len(set(rounded)) == 6
+
+
+def test_where_integers_are_not_compiled_tensors_search(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_search, "obstacle", lambda: "it compiles wrong sums")
+    assert compiled_search.CompiledSearch.of(HEADS["recurrent"](), target) is None
 
 
 def test_memory_is_kept_for_a_few_shapes(target: Target) -> None:
