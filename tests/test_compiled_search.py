@@ -25,7 +25,9 @@ from paceline.drafters.noise import SharedNoise
 from paceline.law import Sampling
 from paceline.law.draws import COLDEST
 from paceline.targets.base import Target
+from paceline.targets.hf.fused import layout as at
 from paceline.tree import ROOT
+from paceline_make.heads.costs import DRAFTS, costs
 
 WIDTH, IDS = 256, 8192
 HEADS: dict[str, Any] = {
@@ -209,3 +211,33 @@ def test_memory_is_kept_for_a_few_shapes(target: Target) -> None:
         drafter._beams(asked(target, SETTINGS[:1] * count, [2] * count, frozenset()))
     assert drafter._compiled is not None
     assert len(drafter._compiled._known) == KEPT
+
+
+def test_shapes_share_the_memory_that_they_work_in(target: Target) -> None:
+    """A search of few texts works in that of many, and finds there what it finds alone."""
+    drafter, asks = (
+        AnyHead(head_of("recurrent"), target, width=3, length=3),
+        asked(target, SETTINGS, [3] * 6, frozenset({3})),
+    )
+    alone = both(drafter, asks[:1])[0]
+    many = AnyHead(drafter._head, target, width=3, length=3)
+    whole = both(many, asks)[0]
+    assert torch.equal(both(many, asks[:1])[0], alone)
+    assert torch.equal(both(many, asks)[0], whole)
+    assert many._compiled is not None
+    places = {known._job[at.LOGITS] for known in many._compiled._known.values()}
+    assert len(many._compiled._known) == 2
+    assert len(places) == 1
+
+
+def test_costs_are_those_of_the_search_that_drafts(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches, usual = list[int](), compiled_search.CompiledSearch.__call__
+
+    def counted(search: compiled_search.CompiledSearch, *given: Any) -> torch.Tensor | None:
+        searches.append(1)
+        return usual(search, *given)
+
+    monkeypatch.setattr(compiled_search.CompiledSearch, "__call__", counted)
+    shape = next(iter(costs(target)))
+    assert shape.milliseconds > 0
+    assert len(searches) >= DRAFTS

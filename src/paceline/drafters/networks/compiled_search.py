@@ -60,14 +60,31 @@ class BeamText:
     ends: Ints
 
 
+class HeadMemory:
+    """What the searches with one head share, since one runs at a time: the weights of its linear layers, each rounded
+    once, and room for the most beams so far."""
+
+    def __init__(self) -> None:
+        self._weights: dict[nn.Module, Weights] = {}
+        self._rooms: dict[str, torch.Tensor] = {}
+
+    def weights(self, layer: nn.Module) -> Weights:
+        if layer not in self._weights:
+            self._weights[layer] = integer_weights(layer)
+        return self._weights[layer]
+
+    def room(self, name: str, beams: int, channels: int) -> torch.Tensor:
+        """Searches of fewer beams hold the smaller room that they were made with."""
+        if name not in self._rooms or len(self._rooms[name]) < beams:
+            self._rooms[name] = torch.zeros(beams, channels, dtype=torch.float32, device="cpu")
+        return self._rooms[name][:beams]
+
+
 class LevelSteps:
     """The steps of a head, and the memory that they work in: matrices ``[beams, channels]``."""
 
-    def __init__(
-        self, weights: dict[nn.Module, Weights], texts: int, width: int, channels: int, embedded: int, known: int
-    ) -> None:
-        """``weights`` are those of the head's linear layers; what is missing is added, so that each is rounded once."""
-        self._weights = weights
+    def __init__(self, memory: HeadMemory, texts: int, width: int, channels: int, embedded: int, known: int) -> None:
+        self._memory = memory
         self._beams, self._most = texts * width, 1
         self._room: dict[str, torch.Tensor] = {}
         self._held: list[torch.Tensor] = []
@@ -84,7 +101,7 @@ class LevelSteps:
     def room(self, name: str, channels: int) -> torch.Tensor:
         """Memory under a name, the same at every level."""
         if name not in self._room:
-            self._room[name] = torch.zeros(self._beams, channels, dtype=torch.float32, device="cpu")
+            self._room[name] = self._memory.room(name, self._beams, channels)
         return self._room[name]
 
     def copied(
@@ -106,9 +123,7 @@ class LevelSteps:
         beside: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """A linear layer's outputs. To them is ``added`` before SiLU, if they are ``active``, and ``beside`` behind."""
-        step, weights = self._step(given, into, added=added, active=active, beside=beside), self._weights.get(layer)
-        if weights is None:
-            weights = self._weights[layer] = integer_weights(layer)
+        step, weights = self._step(given, into, added=added, active=active, beside=beside), self._memory.weights(layer)
         bias = cast("torch.Tensor | None", layer.bias) if bias is None else bias
         wide = None if bias is None else bias.detach().float().contiguous()
         self._held += [part for part in (weights.memory, weights.scales, wide) if part is not None]
@@ -172,7 +187,7 @@ class _Beams:
     def __init__(
         self,
         head: SteppedHead,
-        weights: dict[nn.Module, Weights],
+        memory: HeadMemory,
         texts: int,
         width: int,
         length: int,
@@ -180,7 +195,7 @@ class _Beams:
         embedded: int,
     ) -> None:
         known, beams, threads = head.shape.known, texts * width, compiled_threads()
-        self._made = LevelSteps(weights, texts, width, channels, embedded, known)
+        self._made = LevelSteps(memory, texts, width, channels, embedded, known)
         self.threads = threads
         self._tables = list[Table]()
         for level in range(length):
@@ -243,7 +258,7 @@ class CompiledSearch:
 
     def __init__(self, head: SteppedHead, target: Target) -> None:
         self._head, self._target = head, target
-        self._weights: dict[nn.Module, Weights] = {}
+        self._memory = HeadMemory()
         self._known: dict[tuple[int, int, int], _Beams] = {}
         self._lock = Lock()
 
@@ -269,7 +284,7 @@ class CompiledSearch:
         with self._lock, persistent_tensors():
             known = self._known.pop(key, None)
             if known is None or known.threads != compiled_threads():
-                known = _Beams(self._head, self._weights, *key, hidden.shape[1], embedding.shape[1])
+                known = _Beams(self._head, self._memory, *key, hidden.shape[1], embedding.shape[1])
             self._known[key] = known  # the last of all
             if len(self._known) > KEPT:
                 del self._known[next(iter(self._known))]
