@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.drafters.noise import SharedNoise
 from paceline.law import Sampling
 from paceline.law.draws import COLDEST
-from paceline.targets.base import Target
+from paceline.targets.base import Request, Target
 from paceline.targets.hf.fused import layout as at
 from paceline.tree import ROOT
 from paceline_make.heads.costs import DRAFTS, costs
@@ -203,6 +204,26 @@ def test_a_layer_is_rounded_once_for_all_levels_and_shapes(target: Target, monke
 def test_where_integers_are_not_compiled_tensors_search(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_search, "obstacle", lambda: "it compiles wrong sums")
     assert compiled_search.CompiledSearch.of(HEADS["recurrent"](), target) is None
+
+
+def test_a_head_that_is_fitted_after_a_change_of_the_model_is_compiled_with_its_next_forward() -> None:
+    target: Any = paceline.load("pocket", dtype="float32", generation_config=False).target
+    if not target.compiled:
+        pytest.skip("another kind of forward is faster on this machine")
+    target.forget()
+    drafter = AnyHead(head_of("recurrent"), target, width=2, length=2)
+    asks = asked(target, SETTINGS[:1], [2], frozenset())
+    assert drafter._compiled_levels(asks, [None]) is None
+    assert len(drafter._beams(asks)[0]) == 4
+    target.score([Request.of_prompt(target.open(3), np.arange(3))])
+    assert drafter._compiled_levels(asks, [None]) is not None
+
+
+def test_no_token_is_read_beyond_the_embeddings(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, asks = AnyHead(head_of("recurrent"), target, 2, 2), asked(target, SETTINGS[:1], [2], frozenset())
+    rows: Any = target.embedding_rows
+    monkeypatch.setattr(type(target), "embedding_rows", rows[:600])
+    assert drafter._compiled_levels(asks, [None]) is None
 
 
 def test_memory_is_kept_for_a_few_shapes(target: Target) -> None:

@@ -265,9 +265,7 @@ class CompiledSearch:
     @classmethod
     def of(cls, head: object, target: Target) -> Self | None:
         """None where head or target are of another kind, or numba fails."""
-        if not target.compiled or not hasattr(head, "steps") or target.embedding_rows is None:
-            return None
-        if obstacle() is not None:
+        if not target.compiled or not hasattr(head, "steps") or obstacle() is not None:
             return None
         try:
             searched()
@@ -278,7 +276,7 @@ class CompiledSearch:
     def __call__(self, hidden: torch.Tensor, texts: Sequence[BeamText], width: int) -> torch.Tensor | None:
         """The levels, packed; None where the target's embeddings cannot be read now."""
         embedding = self._target.embedding_rows
-        if embedding is None:
+        if embedding is None or len(embedding) < self._target.vocab_size:
             return None
         key = len(texts), width, max(text.depth for text in texts)
         with self._lock, persistent_tensors():
