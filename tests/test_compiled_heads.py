@@ -18,10 +18,12 @@ from paceline.drafters.networks.eagle.fitting import FittedEagle
 from paceline.drafters.networks.eagle.head import EagleHead, EagleShape
 from paceline.drafters.networks.eagle.model import EagleModel
 from paceline.drafters.networks.layers import LayerShape
+from paceline.drafters.networks.medusa.head import MedusaHeads, MedusaShape
+from paceline.drafters.networks.medusa.network import MedusaNetwork
 from paceline.drafters.networks.rotary import Rotary
 from paceline.errors import InputError
 from paceline.targets.base import Request, Target
-from paceline.targets.hf.fused.weights import of_bytes, rounded_product
+from paceline.targets.hf.fused.weights import of_bytes, of_floats, product, rounded_product
 from paceline.targets.hf.integers.linear import quantized
 from paceline.tree import Ints
 
@@ -194,3 +196,26 @@ def test_products_of_floats_are_those_of_their_integers(inputs: int) -> None:
     expected = (whole @ integers.double().T) * steps.nan_to_num(0.0) * scales
     assert found[3].isnan().all()
     assert gap(found[[0, 1, 2, 4]], expected[[0, 1, 2, 4]]) < 1e-6
+
+
+def test_medusas_heads_may_be_matrices_alone(target: Target) -> None:
+    """Then all of their weights are integers, and none is a parameter."""
+    heads = MedusaHeads(MedusaShape(width=WIDTH, vocab_size=8192, heads=2, blocks=0)).requires_grad_(False)
+    expected = heads(shown(3, target).float())
+    compile_linears(heads, ())
+    assert not list(heads.parameters())
+    assert MedusaNetwork(heads, target).heads is heads
+    assert gap(heads(shown(3, target).float()), expected) < ROUNDED
+
+
+def test_products_do_not_lie_on_another_default_device() -> None:
+    weight, rows = torch.randn(64, 64), torch.randn(3, 64)
+    integers, floats, whole = of_bytes(*quantized(weight)), of_floats(weight), rows.round()
+    assert floats is not None
+
+    def found() -> list[torch.Tensor]:
+        return [rounded_product(rows, integers), product(rows, floats), product(whole, integers)]
+
+    with torch.device("meta"):
+        elsewhere = found()
+    assert all(map(torch.equal, elsewhere, found()))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +15,7 @@ from torch import nn
 import paceline
 from paceline.context import Context, Ending
 from paceline.drafters.base import Ask, Budget
+from paceline.drafters.networks import compiled_search
 from paceline.drafters.networks.beams import BeamDrafter, HeadState
 from paceline.drafters.networks.compiled import CompiledLinear
 from paceline.drafters.networks.compiled_search import KEPT
@@ -20,8 +24,11 @@ from paceline.drafters.networks.hydra.head import HydraHeads, HydraShape
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.drafters.noise import SharedNoise
 from paceline.law import Sampling
-from paceline.targets.base import Target
+from paceline.law.draws import COLDEST
+from paceline.targets.base import Request, Target
+from paceline.targets.hf.fused import layout as at
 from paceline.tree import ROOT
+from paceline_make.heads.costs import DRAFTS, costs
 
 WIDTH, IDS = 256, 8192
 HEADS: dict[str, Any] = {
@@ -148,9 +155,110 @@ def test_settings_that_look_at_the_text_are_left_to_tensors(target: Target) -> N
     assert all(len(tree) == 9 for tree in drafter._beams(asks))
 
 
+def test_the_coldest_texts_rank_all_of_their_candidates(target: Target) -> None:
+    """Beyond the range of exponentials all but the best tokens would weigh the same."""
+    drafter = AnyHead(head_of("recurrent"), target, width=4, length=3)
+
+    def levels(temperature: float) -> torch.Tensor:
+        return both(drafter, asked(target, [Sampling(temperature=temperature, seed=3)], [3], frozenset()))[0]
+
+    assert torch.equal(levels(1e-4), levels(COLDEST))
+
+
+def test_threads_that_share_a_drafter_find_what_each_would_alone(target: Target) -> None:
+    drafter = AnyHead(head_of("recurrent"), target, width=4, length=3)
+    texts = asked(target, SETTINGS[:2], [3, 3], frozenset({3}))
+
+    def drafts(ask: Ask) -> list[int]:
+        return drafter._beams([ask])[0].tokens.tolist()
+
+    alone = [drafts(ask) for ask in texts]
+    assert alone[0] != alone[1]
+    had = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(drafts, texts * 100))
+    finally:
+        sys.setswitchinterval(had)
+    assert found == alone * 100
+
+
+def test_a_caller_in_inference_mode_leaves_memory_that_others_can_write_to(target: Target) -> None:
+    drafter = AnyHead(head_of("recurrent"), target, width=3, length=2)
+    asks = asked(target, SETTINGS[:1], [2], frozenset())
+    with torch.inference_mode():
+        first = drafter._beams(asks)
+    assert drafter._beams(asks)[0].tokens.tolist() == first[0].tokens.tolist()
+
+
+def test_a_layer_is_rounded_once_for_all_levels_and_shapes(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounded, asked_for = list[nn.Module](), compiled_search.integer_weights
+    monkeypatch.setattr(compiled_search, "integer_weights", lambda layer: rounded.append(layer) or asked_for(layer))
+    drafter = AnyHead(HEADS["recurrent"]().requires_grad_(False), target, width=2, length=4)
+    for count in (1, 2):
+        drafter._beams(asked(target, SETTINGS[:1] * count, [4] * count, frozenset()))
+    assert len(rounded) == len(set(rounded)) == 6
+
+
+def test_where_integers_are_not_compiled_tensors_search(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_search, "obstacle", lambda: "it compiles wrong sums")
+    assert compiled_search.CompiledSearch.of(HEADS["recurrent"](), target) is None
+
+
+def test_a_head_that_is_fitted_after_a_change_of_the_model_is_compiled_with_its_next_forward() -> None:
+    target: Any = paceline.load("pocket", dtype="float32", generation_config=False).target
+    if not target.compiled:
+        pytest.skip("another kind of forward is faster on this machine")
+    target.forget()
+    drafter = AnyHead(head_of("recurrent"), target, width=2, length=2)
+    asks = asked(target, SETTINGS[:1], [2], frozenset())
+    assert drafter._compiled_levels(asks, [None]) is None
+    assert len(drafter._beams(asks)[0]) == 4
+    target.score([Request.of_prompt(target.open(3), np.arange(3))])
+    assert drafter._compiled_levels(asks, [None]) is not None
+
+
+def test_no_token_is_read_beyond_the_embeddings(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, asks = AnyHead(head_of("recurrent"), target, 2, 2), asked(target, SETTINGS[:1], [2], frozenset())
+    rows: Any = target.embedding_rows
+    monkeypatch.setattr(type(target), "embedding_rows", rows[:600])
+    assert drafter._compiled_levels(asks, [None]) is None
+
+
 def test_memory_is_kept_for_a_few_shapes(target: Target) -> None:
     drafter = AnyHead(head_of("recurrent"), target, width=2, length=2)
     for count in range(1, KEPT + 3):
         drafter._beams(asked(target, SETTINGS[:1] * count, [2] * count, frozenset()))
     assert drafter._compiled is not None
     assert len(drafter._compiled._known) == KEPT
+
+
+def test_shapes_share_the_memory_that_they_work_in(target: Target) -> None:
+    """A search of few texts works in that of many, and finds there what it finds alone."""
+    drafter, asks = (
+        AnyHead(head_of("recurrent"), target, width=3, length=3),
+        asked(target, SETTINGS, [3] * 6, frozenset({3})),
+    )
+    alone = both(drafter, asks[:1])[0]
+    many = AnyHead(drafter._head, target, width=3, length=3)
+    whole = both(many, asks)[0]
+    assert torch.equal(both(many, asks[:1])[0], alone)
+    assert torch.equal(both(many, asks)[0], whole)
+    assert many._compiled is not None
+    places = {known._job[at.LOGITS] for known in many._compiled._known.values()}
+    assert len(many._compiled._known) == 2
+    assert len(places) == 1
+
+
+def test_costs_are_those_of_the_search_that_drafts(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches, usual = list[int](), compiled_search.CompiledSearch.__call__
+
+    def counted(search: compiled_search.CompiledSearch, *given: Any) -> torch.Tensor | None:
+        searches.append(1)
+        return usual(search, *given)
+
+    monkeypatch.setattr(compiled_search.CompiledSearch, "__call__", counted)
+    shape = next(iter(costs(target)))
+    assert shape.milliseconds > 0
+    assert len(searches) >= DRAFTS

@@ -1,7 +1,7 @@
 """The layers of a head as one compiled call, beside a target whose forward is one.
 
 Called one by one, the operations of a small layer cost more than their arithmetic. The rows are those of the head's
-own modules (`layers`), up to the rounding of kernels. Loads numba.
+own modules (`layers`), up to rounding: matrices become 8-bit integers. Loads numba.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from paceline.targets.hf.integers.operations import value_step
 from paceline.targets.hf.threads import compiled_threads
 from paceline.targets.hf.variants import Layer
 
-MOST = 16
-"""More rows than a draft's level has are left to torch, whose kernels are made for many."""
 LEAST = 1 << 18
 """Weights of fewer values are left to torch: preparing a call costs more than computing it with all threads saves."""
 NO_WINDOWS: Mapping[int, int] = MappingProxyType({})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol, Self, cast
 
 import numpy as np
@@ -19,12 +20,16 @@ from paceline.drafters.networks.compiled import integer_weights
 from paceline.drafters.networks.residual import Block
 from paceline.drafters.networks.search import KnownTokens
 from paceline.law import Draw
+from paceline.law.draws import COLDEST
 from paceline.targets.base import Target
+from paceline.targets.cache import persistent_tensors
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.beams import CANDIDATES, NO_TOKEN, searched
 from paceline.targets.hf.fused.drafting import fill_race
 from paceline.targets.hf.fused.stages import reach, size_of
 from paceline.targets.hf.fused.team import TEAM, Table
+from paceline.targets.hf.fused.weights import Weights
+from paceline.targets.hf.integers.kernels import obstacle
 from paceline.targets.hf.threads import compiled_threads
 from paceline.tree import Ints
 
@@ -55,10 +60,31 @@ class BeamText:
     ends: Ints
 
 
+class HeadMemory:
+    """What the searches with one head share, since one runs at a time: the weights of its linear layers, each rounded
+    once, and room for the most beams so far."""
+
+    def __init__(self) -> None:
+        self._weights: dict[nn.Module, Weights] = {}
+        self._rooms: dict[str, torch.Tensor] = {}
+
+    def weights(self, layer: nn.Module) -> Weights:
+        if layer not in self._weights:
+            self._weights[layer] = integer_weights(layer)
+        return self._weights[layer]
+
+    def room(self, name: str, beams: int, channels: int) -> torch.Tensor:
+        """Searches of fewer beams hold the smaller room that they were made with."""
+        if name not in self._rooms or len(self._rooms[name]) < beams:
+            self._rooms[name] = torch.zeros(beams, channels, dtype=torch.float32, device="cpu")
+        return self._rooms[name][:beams]
+
+
 class LevelSteps:
     """The steps of a head, and the memory that they work in: matrices ``[beams, channels]``."""
 
-    def __init__(self, texts: int, width: int, channels: int, embedded: int, known: int) -> None:
+    def __init__(self, memory: HeadMemory, texts: int, width: int, channels: int, embedded: int, known: int) -> None:
+        self._memory = memory
         self._beams, self._most = texts * width, 1
         self._room: dict[str, torch.Tensor] = {}
         self._held: list[torch.Tensor] = []
@@ -75,7 +101,7 @@ class LevelSteps:
     def room(self, name: str, channels: int) -> torch.Tensor:
         """Memory under a name, the same at every level."""
         if name not in self._room:
-            self._room[name] = torch.zeros(self._beams, channels, dtype=torch.float32, device="cpu")
+            self._room[name] = self._memory.room(name, self._beams, channels)
         return self._room[name]
 
     def copied(
@@ -97,7 +123,7 @@ class LevelSteps:
         beside: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """A linear layer's outputs. To them is ``added`` before SiLU, if they are ``active``, and ``beside`` behind."""
-        step, weights = self._step(given, into, added=added, active=active, beside=beside), integer_weights(layer)
+        step, weights = self._step(given, into, added=added, active=active, beside=beside), self._memory.weights(layer)
         bias = cast("torch.Tensor | None", layer.bias) if bias is None else bias
         wide = None if bias is None else bias.detach().float().contiguous()
         self._held += [part for part in (weights.memory, weights.scales, wide) if part is not None]
@@ -158,9 +184,18 @@ class LevelSteps:
 class _Beams:
     """Searches of one shape: their steps, and their memory."""
 
-    def __init__(self, head: SteppedHead, texts: int, width: int, length: int, channels: int, embedded: int) -> None:
+    def __init__(
+        self,
+        head: SteppedHead,
+        memory: HeadMemory,
+        texts: int,
+        width: int,
+        length: int,
+        channels: int,
+        embedded: int,
+    ) -> None:
         known, beams, threads = head.shape.known, texts * width, compiled_threads()
-        self._made = LevelSteps(texts, width, channels, embedded, known)
+        self._made = LevelSteps(memory, texts, width, channels, embedded, known)
         self.threads = threads
         self._tables = list[Table]()
         for level in range(length):
@@ -209,6 +244,8 @@ class _Beams:
         for line, text in zip(self._races, texts, strict=True):
             fill_race(line, text.draw, text.depth, text.ends)
             line[at.SIZE_OF_RACE] = self._job[at.VOCABULARY]
+        temperatures = self._races.view(np.float64)[:, at.TEMPERATURE]
+        np.maximum(temperatures, COLDEST, out=temperatures)  # all but the best would weigh the same
         self._found[:] = NO_TOKEN
         self._job[at.EMBEDDING], self._job[at.NARROW_EMBEDDING] = embedding.ctypes.data, embedding.dtype == np.int16
         TEAM.run(self._job)
@@ -216,16 +253,19 @@ class _Beams:
 
 
 class CompiledSearch:
-    """Searches with one head beside one target. Not for several threads at once: their memory is kept."""
+    """Searches with one head beside one target. Their memory is kept, so threads whose texts share a drafter search one
+    after another."""
 
     def __init__(self, head: SteppedHead, target: Target) -> None:
         self._head, self._target = head, target
+        self._memory = HeadMemory()
         self._known: dict[tuple[int, int, int], _Beams] = {}
+        self._lock = Lock()
 
     @classmethod
     def of(cls, head: object, target: Target) -> Self | None:
         """None where head or target are of another kind, or numba fails."""
-        if not target.compiled or not hasattr(head, "steps") or target.embedding_rows is None:
+        if not target.compiled or not hasattr(head, "steps") or obstacle() is not None:
             return None
         try:
             searched()
@@ -236,13 +276,14 @@ class CompiledSearch:
     def __call__(self, hidden: torch.Tensor, texts: Sequence[BeamText], width: int) -> torch.Tensor | None:
         """The levels, packed; None where the target's embeddings cannot be read now."""
         embedding = self._target.embedding_rows
-        if embedding is None:
+        if embedding is None or len(embedding) < self._target.vocab_size:
             return None
         key = len(texts), width, max(text.depth for text in texts)
-        known = self._known.pop(key, None)
-        if known is None or known.threads != compiled_threads():
-            known = _Beams(self._head, *key, hidden.shape[1], embedding.shape[1])
-        self._known[key] = known  # the last of all
-        if len(self._known) > KEPT:
-            del self._known[next(iter(self._known))]
-        return known.run(hidden, texts, embedding)
+        with self._lock, persistent_tensors():
+            known = self._known.pop(key, None)
+            if known is None or known.threads != compiled_threads():
+                known = _Beams(self._head, self._memory, *key, hidden.shape[1], embedding.shape[1])
+            self._known[key] = known  # the last of all
+            if len(self._known) > KEPT:
+                del self._known[next(iter(self._known))]
+            return known.run(hidden, texts, embedding)

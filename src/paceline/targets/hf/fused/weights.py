@@ -133,7 +133,7 @@ def nibbles_of(weights: Weights) -> torch.Tensor:
 
 def groups_of(inputs: int) -> torch.Tensor:
     """The number of the group of each input of a weight of 4 bits."""
-    numbers = torch.arange(inputs)
+    numbers = torch.arange(inputs, device="cpu")
     pairs = NARROW.values
     return numbers // SPAN * pairs + numbers % (2 * pairs) // 2
 
@@ -168,7 +168,8 @@ def in_large_pages(memory: torch.Tensor) -> torch.Tensor:
 
 def product(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
     """Scaled sums ``[n, outputs]`` of rows ``[n, inputs]`` of whole numbers, or of floats where the weight has them."""
-    return _computed(_prepared(rows, weights), weights, len(rows), torch.ones(len(rows), dtype=torch.float32))
+    steps = torch.ones(len(rows), dtype=torch.float32, device="cpu")
+    return _computed(_prepared(rows, weights), weights, len(rows), steps)
 
 
 def rounded_product(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
@@ -176,8 +177,8 @@ def rounded_product(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
     own, with a weight of integers."""
     form, given = weights.kind.form, rows.to(torch.float32, copy=True).contiguous()  # what is no number becomes 0
     size = int(size_of.py_func(weights.inputs, form))
-    room = torch.empty(len(rows) * size, dtype=torch.int8)
-    return _computed(room, weights, len(rows), torch.empty(len(rows), dtype=torch.float32), given)
+    room = torch.empty(len(rows) * size, dtype=torch.int8, device="cpu")
+    return _computed(room, weights, len(rows), torch.empty(len(rows), dtype=torch.float32, device="cpu"), given)
 
 
 def _computed(
@@ -205,12 +206,13 @@ def _prepared(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
     if weights.kind.form == at.SHORTS:
         return torch.nn.functional.pad(rows.to(torch.int16), (0, weights.inputs - rows.shape[1])).contiguous()
     count = len(rows)
-    values = torch.zeros(count, weights.inputs, dtype=torch.int8)
+    values = torch.zeros(count, weights.inputs, dtype=torch.int8, device="cpu")
     values[:, : rows.shape[1]] = rows
     if weights.kind.form == at.BYTES:
-        behind = torch.zeros(count, CACHE_LINE_BYTES // 4, dtype=torch.int32)
+        behind = torch.zeros(count, CACHE_LINE_BYTES // 4, dtype=torch.int32, device="cpu")
         behind[:, 0] = values.sum(1)
     else:
-        behind = torch.zeros(count, -(-weights.inputs // SPAN) * NARROW.values, dtype=torch.int16)
+        groups = -(-weights.inputs // SPAN) * NARROW.values
+        behind = torch.zeros(count, groups, dtype=torch.int16, device="cpu")
         behind.index_add_(1, groups_of(weights.inputs), values.to(torch.int16))
     return torch.cat((values, behind.view(torch.int8)), dim=1).contiguous()
