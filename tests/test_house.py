@@ -480,7 +480,7 @@ ROOM_LINES = {
         "vocabulary": 1100,
         "grammar": 530,
         "translate": 700,
-        "law": 2750,
+        "law": 2760,
         "context": 300,
         "tree": 450,
         "verify": 200,

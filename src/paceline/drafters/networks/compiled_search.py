@@ -21,10 +21,11 @@ from paceline.drafters.networks.residual import Block
 from paceline.drafters.networks.search import KnownTokens
 from paceline.law import Draw
 from paceline.law.draws import COLDEST
+from paceline.law.outlook import CANDIDATES, NO_TOKEN
 from paceline.targets.base import Target
 from paceline.targets.cache import persistent_tensors
 from paceline.targets.hf.fused import layout as at
-from paceline.targets.hf.fused.beams import CANDIDATES, NO_TOKEN, searched
+from paceline.targets.hf.fused.beams import searched
 from paceline.targets.hf.fused.drafting import fill_race
 from paceline.targets.hf.fused.stages import reach, size_of
 from paceline.targets.hf.fused.team import TEAM, Table

@@ -12,18 +12,12 @@ from typing import Any
 from numba import float32, float64
 
 from paceline.compiled import compiled, native
+from paceline.law.outlook import CANDIDATES, IMPOSSIBLE, NO_TOKEN
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.chains import embedded, greatest, kept, race
 from paceline.targets.hf.fused.forward import MINE, meet, shared
 from paceline.targets.hf.fused.stages import exponential, prepared, reach
 from paceline.targets.hf.fused.vector import doubles_at, floats_at, longs_at
-
-CANDIDATES = 64
-"""Tokens behind a beam that settings and noise choose from."""
-NO_TOKEN = -1
-"""Where nothing was chosen."""
-IMPOSSIBLE = -1e30
-"""Paths of a lower score are none."""
 
 
 @native(MINE)
