@@ -106,9 +106,8 @@ def contended(job: int, row: int, text: int, level: int, thread: int) -> None:
     own = J[at.DRAWN] + 16 * thread * CANDIDATES
     ids, weights = longs_at(own), doubles_at(own + 8 * CANDIDATES)
     count = foremost(scores, size, ids, weights)
-    temperature, others = numbers[at.TEMPERATURE], 0.0
-    for token in range(size):
-        others += exponential((float64(scores[token]) - float64(peak)) / temperature)
+    temperature = numbers[at.TEMPERATURE]
+    others = mass(scores, size, float64(peak), temperature)
     for number in range(count):
         weights[number] = exponential((weights[number] - float64(peak)) / temperature)
         others -= weights[number]
@@ -132,6 +131,15 @@ def contended(job: int, row: int, text: int, level: int, thread: int) -> None:
 def races_of(job: int, text: int) -> int:
     """The address of how a text's tokens are chosen."""
     return longs_at(job)[at.RACES] + 8 * at.RACE * text  # type: ignore[no-any-return]
+
+
+@compiled(fastmath={"reassoc", "contract"})
+def mass(scores: Any, size: int, peak: float, temperature: float) -> float:
+    """What all tokens weigh; in any order, and so by vectors."""
+    total = 0.0
+    for token in range(size):
+        total += exponential((float64(scores[token]) - peak) / temperature)
+    return total
 
 
 @compiled()
