@@ -17,13 +17,22 @@ from paceline.drafters.networks.compiled import CompiledLinear, compile_linears
 from paceline.drafters.networks.eagle.fitting import FittedEagle
 from paceline.drafters.networks.eagle.head import EagleHead, EagleShape
 from paceline.drafters.networks.eagle.model import EagleModel
-from paceline.drafters.networks.layers import LayerShape, Rotary
+from paceline.drafters.networks.layers import LayerShape
+from paceline.drafters.networks.medusa.head import MedusaHeads, MedusaShape
+from paceline.drafters.networks.medusa.network import MedusaNetwork
+from paceline.drafters.networks.rotary import Rotary
 from paceline.errors import InputError
 from paceline.targets.base import Request, Target
+from paceline.targets.hf.fused.weights import of_bytes, of_floats, product, rounded_product
+from paceline.targets.hf.integers.linear import quantized
 from paceline.tree import Ints
 
 TEXT: Ints = np.array([5, 9, 77, 1234, 8000, 5, 9, 2])
-WIDTH, CLOSE = 256, {"float32": 1e-4, "bfloat16": 3e-2}
+WIDTH = 256
+CLOSE = {"float32": 5e-3, "bfloat16": 3e-2}
+"""A number next to a border between two integers of 8 bits may fall on either side."""
+ROUNDED = 3e-2
+"""By 8 bits."""
 PARTS: dict[str, dict[str, Any]] = {
     "eagle": {"form": "eagle"},
     "eagle3": {"form": "eagle3"},
@@ -153,7 +162,7 @@ def test_a_narrow_head_without_an_output_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_large_linear_layer_is_computed_as_by_torch(target: Target, bias: bool) -> None:
+def test_a_large_linear_layer_is_computed_in_integers(target: Target, bias: bool) -> None:
     torch.manual_seed(5)
     kind = getattr(torch, target.dtype)
     layer = nn.Linear(640, 512, bias=bias).to(kind).requires_grad_(False)
@@ -166,7 +175,47 @@ def test_a_large_linear_layer_is_computed_as_by_torch(target: Target, bias: bool
     assert head[1] is whole
     for shape in ((0, 640), (1, 640), (2, 3, 640), (40, 640)):
         rows = torch.randn(shape).to(kind)
+        given = rows.clone()
         found, expected = first(rows), layer(rows)
         assert found.shape == expected.shape
         assert found.dtype == kind
-        assert not len(rows) or gap(found, expected) < CLOSE[target.dtype]
+        assert not len(rows) or gap(found, expected) < ROUNDED
+        assert torch.equal(rows, given), "what it reads is not its own"
+
+
+@pytest.mark.parametrize("inputs", [640, 641, 63])
+def test_products_of_floats_are_those_of_their_integers(inputs: int) -> None:
+    """Also where zeros are added to rows, of rows of zeros, and not of rows that are no numbers."""
+    torch.manual_seed(6)
+    weight, rows = torch.randn(40, inputs), torch.randn(5, inputs)
+    rows[1], rows[3, 2] = 0.0, float("nan")
+    integers, scales = quantized(weight)
+    steps = rows.abs().amax(1, keepdim=True) / 127
+    whole = (rows / steps).nan_to_num(0.0).round().double()
+    found = rounded_product(rows, of_bytes(integers, scales))
+    expected = (whole @ integers.double().T) * steps.nan_to_num(0.0) * scales
+    assert found[3].isnan().all()
+    assert gap(found[[0, 1, 2, 4]], expected[[0, 1, 2, 4]]) < 1e-6
+
+
+def test_medusas_heads_may_be_matrices_alone(target: Target) -> None:
+    """Then all of their weights are integers, and none is a parameter."""
+    heads = MedusaHeads(MedusaShape(width=WIDTH, vocab_size=8192, heads=2, blocks=0)).requires_grad_(False)
+    expected = heads(shown(3, target).float())
+    compile_linears(heads, ())
+    assert not list(heads.parameters())
+    assert MedusaNetwork(heads, target).heads is heads
+    assert gap(heads(shown(3, target).float()), expected) < ROUNDED
+
+
+def test_products_do_not_lie_on_another_default_device() -> None:
+    weight, rows = torch.randn(64, 64), torch.randn(3, 64)
+    integers, floats, whole = of_bytes(*quantized(weight)), of_floats(weight), rows.round()
+    assert floats is not None
+
+    def found() -> list[torch.Tensor]:
+        return [rounded_product(rows, integers), product(rows, floats), product(whole, integers)]
+
+    with torch.device("meta"):
+        elsewhere = found()
+    assert all(map(torch.equal, elsewhere, found()))

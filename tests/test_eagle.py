@@ -30,8 +30,9 @@ from paceline.drafters.networks.eagle.checkpoint import SAFEAILAB, SPECULATORS, 
 from paceline.drafters.networks.eagle.fitting import FittedEagle, layers_read, widened
 from paceline.drafters.networks.eagle.head import EagleHead, EagleShape
 from paceline.drafters.networks.eagle.model import EagleModel, made_for
-from paceline.drafters.networks.layers import LayerShape, Rotary, TextRows, WindowRows
+from paceline.drafters.networks.layers import LayerShape, TextRows, WindowRows
 from paceline.drafters.networks.marginals import CANDIDATES
+from paceline.drafters.networks.rotary import Rotary
 from paceline.errors import DamagedFile, InputError
 from paceline.law import Sampling
 from paceline.targets.base import Request, Want

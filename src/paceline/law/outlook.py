@@ -35,6 +35,14 @@ NEGLIGIBLE = 1e-5
 LOG_NEGLIGIBLE = math.log(NEGLIGIBLE)
 NOTHING_LIKELY = Distribution(np.empty(0, np.int64), np.empty(0))
 
+# Of searches with several beams.
+CANDIDATES = 64
+"""Tokens behind a beam that settings and noise choose from."""
+NO_TOKEN = -1
+"""Where nothing was chosen."""
+IMPOSSIBLE = -1e30
+"""Paths of a lower score are none."""
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

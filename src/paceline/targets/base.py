@@ -58,7 +58,6 @@ class Want:
 
 NOTHING = Want()
 
-
 SPARE_ROWS = 64
 """Capacity beyond the text, so that the rows of a draft fit behind it."""
 
@@ -190,13 +189,14 @@ class Request:
     def of_tree(
         cls, rows: Rows, root: int, tree: DraftTree, want: Want = NOTHING, on_early: OnEarly | None = None
     ) -> Request:
-        return cls(rows, *rows_of(root, tree), want, on_early=on_early)
+        """The rows that are scored for a tree: the root first, then the nodes."""
+        parents = line(len(tree) + 1)[0] if is_chain(tree.parents) else np.concatenate(([ROOT], tree.parents + 1))
+        return cls(rows, np.concatenate(([root], tree.tokens)), parents, want, on_early=on_early)
 
     @classmethod
     def of_prompt(cls, rows: Rows, tokens: Ints, want: Want = NOTHING, *, ends_prompt: bool = False) -> Request:
         """A piece of a prompt. With ``ends_prompt`` its last token is the root, which is scored as well."""
-        before_root = len(tokens) - ends_prompt
-        return cls(rows, tokens.copy(), np.arange(-1, len(tokens) - 1), want, prompt=before_root)
+        return cls(rows, tokens.copy(), np.arange(-1, len(tokens) - 1), want, prompt=len(tokens) - ends_prompt)
 
     @property
     def prefill(self) -> bool:
@@ -328,6 +328,11 @@ class Target(ABC):
         """Input embeddings ``[..., width]`` of token ids on its device, before any scale of the model's."""
         raise self._has_none("input embeddings")
 
+    @property
+    def embedding_rows(self) -> Array | None:
+        """The same of all tokens where they lie, bfloat16 as whole numbers; None where code may not read that."""
+        return None
+
     def unembed(self, states: Array) -> Array:
         """The output head: logits ``[n, vocabulary]`` of states ``[n, width]`` behind the final norm."""
         raise self._has_none("output head")
@@ -393,9 +398,3 @@ class Target(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Equal for equal weights, different for different ones."""
-
-
-def rows_of(root: int, tree: DraftTree) -> tuple[Ints, Ints]:
-    """Tokens and parents of the rows that a target scores for a tree: the root first, then the nodes."""
-    parents = line(len(tree) + 1)[0] if is_chain(tree.parents) else np.concatenate(([ROOT], tree.parents + 1))
-    return np.concatenate(([root], tree.tokens)), parents

@@ -13,6 +13,7 @@ import torch
 
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget
+from paceline.drafters.networks.fitting import FittedHead
 from paceline.drafters.networks.redrafter import ReDrafter
 from paceline.drafters.networks.redrafter.drafter import HeadState
 from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
@@ -88,8 +89,8 @@ def _type_of(target: Target) -> torch.dtype | None:
 
 
 def _draft_seconds(head: RecurrentHead, target: Target) -> float:
-    drafter: Any = ReDrafter()
-    drafter._head, drafter._target = head, target
+    drafter = ReDrafter()
+    drafter.use(FittedHead(head), target, target.layers)  # beside a compiled target in integers, as it will draft
     context = Context([1, 2, 3], Sampling(temperature=0.8), Ending(max_new_tokens=9))
     hidden = torch.randn(head.shape.width, generator=torch.Generator().manual_seed(0))
     state = HeadState(context, hidden.to(device=target.device, dtype=_type_of(target)), len(context))

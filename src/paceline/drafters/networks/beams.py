@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.drafters.noise import SHARED, SharedNoise, hides_noise, wants_noise
 from paceline.errors import InputError
+from paceline.law import Outlook
 from paceline.targets.base import NOTHING, Target, Want
 from paceline.targets.scores import Scores
 from paceline.tree import EMPTY, DraftTree
@@ -21,6 +25,7 @@ from paceline.verify import Verdict
 if TYPE_CHECKING:
     import torch
 
+    from paceline.drafters.networks.compiled_search import BeamText, CompiledSearch
     from paceline.drafters.networks.fitting import FittedHead
     from paceline.drafters.networks.search import BeamSearch, PathHead, SearchShape
     from paceline.drafters.networks.settings import Adjusting
@@ -34,6 +39,11 @@ class HeadState:
     hidden: torch.Tensor | None = None
     length: int = 0
     """The length of the text for which the state is."""
+
+    @cached_property
+    def outlook(self) -> Outlook:
+        """The text's settings, as its drafts see them."""
+        return Outlook(self.context.sampling, self.context.prompt_length)
 
     @property
     def ready(self) -> bool:
@@ -65,6 +75,7 @@ class BeamDrafter(Drafter):
         self._noise = wants_noise(self.name, noise or SHARED)
         self._head: PathHead | None = None
         self._target: Target | None = None
+        self._compiled: CompiledSearch | None = None
         self._layer = 0
 
     def _reach(self, length: int) -> None:
@@ -75,11 +86,16 @@ class BeamDrafter(Drafter):
     def use(self, found: FittedHead[Any], target: Target, layer: int) -> None:
         """Draft with this head, which reads the target's states of a layer."""
         self._head, self._target, self._layer, self.light = found.head, target, layer, found.light
+        self._compiled = None
+        if target.compiled:
+            from paceline.drafters.networks.compiled_search import CompiledSearch  # loads numba
+
+            self._compiled = CompiledSearch.of(found.head, target)
         self._noise = wants_noise(self.name, self._asked or found.noise or SHARED)
         self.needs = Want(hidden=frozenset({layer}))
 
     def dispose(self) -> None:
-        self._head = self._target = None
+        self._head = self._target = self._compiled = None
         self.needs = NOTHING
 
     def levels(self, nodes: int) -> int:
@@ -114,16 +130,44 @@ class BeamDrafter(Drafter):
         return self.width == 1 and hides_noise(state.context)
 
     def _beams(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        from paceline.drafters.networks.search import BeamSearch, shared_noise, trees
+        from paceline.drafters.networks.search import trees
 
-        head, target, noises = *self._fitted(), [SharedNoise.of(ask.state.context, self._noise) for ask in asks]
+        noises = [SharedNoise.of(ask.state.context, self._noise) for ask in asks]
+        levels = self._compiled_levels(asks, noises)
+        found = trees(self._levels(asks, noises) if levels is None else levels, self.name, whole_beams=self.whole_beams)
+        return [tree.top(ask.budget.nodes) for tree, ask in zip(found, asks, strict=True)]
+
+    def _levels(self, asks: Sequence[Ask], noises: Sequence[SharedNoise | None]) -> torch.Tensor:
+        """The levels of a search, packed."""
+        from paceline.drafters.networks.search import BeamSearch, shared_noise
+
+        head, target = self._fitted()
         noise = None if target.device.startswith("cuda") else shared_noise(noises)
         numbers, shape, adjusting = self._asked_for(asks, [None] * len(asks) if noise else noises)
         search = BeamSearch(head, target, shape, adjusting=adjusting, noise=noise)
         whole = noise is None and adjusting is None
-        levels = self._searched(asks, search, numbers, (id(head), shape, len(asks)) if whole else None)
-        found = trees(levels, self.name, whole_beams=self.whole_beams)
-        return [tree.top(ask.budget.nodes) for tree, ask in zip(found, asks, strict=True)]
+        return self._searched(asks, search, numbers, (id(head), shape, len(asks)) if whole else None)
+
+    def _compiled_levels(self, asks: Sequence[Ask], noises: Sequence[SharedNoise | None]) -> torch.Tensor | None:
+        """The same in one compiled call; None where there is none, or where settings need more than a row."""
+        if self._compiled is None or any(ask.state.context.sampling.adjusts for ask in asks):
+            return None
+        texts = [self._beam_text(ask, noise) for ask, noise in zip(asks, noises, strict=True)]
+        known = [text for text in texts if text is not None]
+        if len(known) < len(texts):
+            return None
+        return self._compiled(self.hidden([ask.state for ask in asks]), known, self.width)
+
+    def _beam_text(self, ask: Ask, noise: SharedNoise | None) -> BeamText | None:
+        from paceline.drafters.networks.compiled_search import BeamText
+
+        context = ask.state.context
+        draw = ask.state.outlook.draw(None if noise is None else context.noise, len(context))
+        ends = np.array(sorted(context.ending.eos), np.int64)
+        return None if draw is None else BeamText(context.root, draw, self._depth(ask), ends)
+
+    def _depth(self, ask: Ask) -> int:
+        return min(self.length, ask.budget.depth, ask.budget.nodes)
 
     def _chains(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """One drawn line for each text, with the law of every token."""
@@ -154,7 +198,7 @@ class BeamDrafter(Drafter):
 
         head, target = self._fitted()
         contexts = [ask.state.context for ask in asks]
-        depths = [min(self.length, ask.budget.depth, ask.budget.nodes) for ask in asks]
+        depths = [self._depth(ask) for ask in asks]
         coins = [None if noise is None else noise.coins(0) for noise in noises]
         rows, shape = SearchInputs.of(contexts, depths, self.width, coins)
         device = torch.device(target.device)

@@ -23,16 +23,10 @@ from paceline.drafters.noise import SharedNoise, exponentials_of
 from paceline.law import Distribution, Noise, log_normalizer
 from paceline.law.contenders import DEVICES
 from paceline.law.draws import Draws, cuts, numbers_of
+from paceline.law.outlook import CANDIDATES, IMPOSSIBLE, NO_TOKEN
 from paceline.law.warp import Warps
 from paceline.targets.base import Target
 from paceline.tree import ROOT, Bools, DraftTree, Floats, Ints
-
-NO_TOKEN = -1
-"""Where nothing was chosen."""
-CANDIDATES = 64
-"""Tokens behind a beam that settings and noise choose from."""
-IMPOSSIBLE = -1e30
-"""Candidates of a lower score are none."""
 
 AddedNoise = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """Target ids ``[texts, width, candidates]``, their log-probabilities and the place ahead -> what the noise adds to

@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.chains import Chain, ChainDraft
@@ -183,6 +185,11 @@ class ForwardPath(ABC):
 
     compiled = False
     """Whether a forward is one compiled call."""
+
+    @property
+    def embedding_rows(self) -> NDArray[Any] | None:
+        """Those of `Target.embedding_rows`."""
+        return None
 
     def unembedded(self, states: torch.Tensor) -> torch.Tensor | None:
         """Logits of states ``[n, width]`` behind the final norm; None where the model's own head computes them."""

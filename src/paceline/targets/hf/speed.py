@@ -28,7 +28,7 @@ from paceline.targets.setup import kernels, processor, versions
 
 TIMED_ROWS = (1, 4, 16)
 """A single row, and drafts."""
-TURNS = 3
+TURNS = 5
 """Each time is the shortest of this many turns."""
 CACHES = 1 << 25
 """Bytes that are written before each product: weights of a real model do not come from the processor's caches."""

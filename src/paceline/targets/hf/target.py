@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from paceline.errors import UnsupportedModel
 from paceline.targets.base import Done, Pending, Reach, Request, Target
@@ -161,6 +162,10 @@ class HFTarget(Target):
         module: Any = self._own.model.get_input_embeddings()
         with persistent_tensors():
             return F.embedding(tokens, module.weight.detach())
+
+    @property
+    def embedding_rows(self) -> NDArray[Any] | None:
+        return self.paths[0].embedding_rows
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
         if self.anatomy.head is None:

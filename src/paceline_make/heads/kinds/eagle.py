@@ -18,7 +18,8 @@ from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.eagle.checkpoint import read_head, write_head
 from paceline.drafters.networks.eagle.head import EAGLE3, EagleHead, EagleShape
 from paceline.drafters.networks.heads import EAGLE
-from paceline.drafters.networks.layers import Rotary, WindowRows
+from paceline.drafters.networks.layers import WindowRows
+from paceline.drafters.networks.rotary import Rotary
 from paceline.targets.base import Target
 from paceline_make.heads.kinds.base import (
     ROPE,

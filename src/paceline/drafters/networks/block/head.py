@@ -26,8 +26,9 @@ from torch import nn
 
 from paceline.drafters.networks.block.shape import BlockShape
 from paceline.drafters.networks.block.ties import CandidateSelector, ConfidenceHead, MarkovHead
-from paceline.drafters.networks.layers import Attend, DecoderLayer, RMSNorm, Rotary, Rotation, attended, compilable
+from paceline.drafters.networks.layers import Attend, DecoderLayer, RMSNorm, attended, compilable
 from paceline.drafters.networks.residual import output
+from paceline.drafters.networks.rotary import Rotary, Rotation
 
 KeysValues: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """``[..., rows, heads, size]`` each."""

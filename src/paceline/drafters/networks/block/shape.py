@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args
 
 from paceline.drafters.networks.checkpoint import parsing, whole
 from paceline.drafters.networks.heads import CONFIG
-from paceline.drafters.networks.layers import LayerShape, Rotary, layer_shape
+from paceline.drafters.networks.layers import LayerShape, layer_shape
+from paceline.drafters.networks.rotary import Rotary
 from paceline.errors import InputError
 
 Markov = Literal["vanilla", "gated", "rnn"]

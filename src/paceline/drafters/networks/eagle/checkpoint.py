@@ -31,7 +31,8 @@ from paceline.drafters.networks.checkpoint import (
 from paceline.drafters.networks.eagle.head import EAGLE1, EAGLE3, MTP, PEAGLE, EagleHead, EagleShape, Form
 from paceline.drafters.networks.eagle.names import LAYER, MIDLAYER, check_readable, plain_names, safeailab_names
 from paceline.drafters.networks.heads import CONFIG, EAGLE, MEND, read_config
-from paceline.drafters.networks.layers import LayerShape, Rotary, layer_shape
+from paceline.drafters.networks.layers import LayerShape, layer_shape
+from paceline.drafters.networks.rotary import Rotary
 from paceline.drafters.networks.token_tables import D2T, with_tables, with_token_ids
 from paceline.errors import InputError
 from paceline.files.reading import damaged

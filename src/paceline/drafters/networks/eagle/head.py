@@ -23,8 +23,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, RMSNorm, Rotary
+from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, RMSNorm
 from paceline.drafters.networks.residual import output
+from paceline.drafters.networks.rotary import Rotary
 from paceline.errors import InputError
 
 Form = Literal["eagle", "eagle3", "peagle", "mtp"]
@@ -105,6 +106,10 @@ class FirstLayer(DecoderLayer):
         super().__init__(shape, 0)
         self.hidden_norm = RMSNorm(shape.width, shape.eps)
         self._normed = norm_before_residual
+
+    @property
+    def norms_before(self) -> tuple[RMSNorm, ...]:
+        return self.input_layernorm, self.hidden_norm
 
     def entering(self, embedded: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The residual, and what attention reads."""

@@ -49,7 +49,8 @@ class EagleModel(RowModel):
         from paceline.drafters.networks.compiled import CompiledLayers
 
         layers, rotary = self.head.decoder_layers, self.head.rotary
-        return CompiledLayers.of(layers, rotary, given=True, skipped=BEFORE_STATES, windows=self._windows)
+        windows = self._windows  # every level reads all matrices, so they are worth making smaller
+        return CompiledLayers.of(layers, rotary, given=True, skipped=BEFORE_STATES, windows=windows, integers=True)
 
     def _columns(self) -> TokenColumns:
         """Which of the target's tokens its logits are of."""

@@ -15,6 +15,7 @@ To cost less, ``out_i`` may be two thin matrices (``rank``), and its vocabulary 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -22,6 +23,9 @@ from torch import nn
 from paceline.drafters.networks.hydra.prefix import PrefixModel, PrefixShape
 from paceline.drafters.networks.residual import Block, output
 from paceline.errors import InputError
+
+if TYPE_CHECKING:
+    from paceline.drafters.networks.compiled_search import LevelSteps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +116,25 @@ class HydraHeads(nn.Module):
         head = state.shape[-1] // self.shape.width - 1
         both = torch.cat([hidden, state], dim=-1) if self.shape.grounded else hidden
         return self.hydra_lm_head[head](self.hydra_mlp[head](both))  # type: ignore[no-any-return]
+
+    def steps(self, made: LevelSteps, level: int) -> None:
+        """The same, written down for a level of a compiled search. A path and the one before it take turns."""
+        width, shape = self.shape.width, self.shape
+        channels = width * (shape.heads + 1)
+        path, before = (made.room(f"path {number % 2}", channels) for number in (level, level + 1))
+        if level:
+            end = width * (level + 1)
+            made.copied(before[:, :end], path[:, :end], of=made.above)
+        else:
+            end = width
+            made.copied(made.hidden, path[:, :end])
+        made.copied(made.embedded, path[:, end : end + width])
+        read = path[:, : shape.inputs(level)]
+        parts = cast("nn.Sequential", self.hydra_mlp[level])
+        blocks = [part for part in parts if isinstance(part, Block)]
+        for number, block in enumerate(blocks):
+            read = made.block(block, read, made.room(f"block {number % 2}", width))
+        made.scored(read, self.hydra_lm_head[level])
 
 
 def _blocks(shape: HydraShape, head: int) -> nn.Sequential:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, RMSNorm, Rotary, WindowRows
+from paceline.drafters.networks.layers import Attend, DecoderLayer, LayerShape, RMSNorm, WindowRows
+from paceline.drafters.networks.rotary import Rotary
 from paceline.errors import InputError
 
 

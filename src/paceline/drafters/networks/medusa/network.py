@@ -20,7 +20,8 @@ class MedusaNetwork(Network):
 
     def __init__(self, heads: MedusaHeads, target: Target) -> None:
         self.heads, self._target = heads, target
-        self._type = next(heads.parameters()).dtype
+        kinds = (weight.dtype for weight in heads.parameters())
+        self._type = next(kinds, torch.float32)  # none is left where all are matrices of integers
         if not heads.shape.own_output:  # a target without an output is refused before any text
             target.unembed(torch.zeros(1, heads.shape.width, dtype=self._type, device=target.device))
 

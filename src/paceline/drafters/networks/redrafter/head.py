@@ -15,7 +15,7 @@ This is the public code of ReDrafter. The paper's text begins with ``s = e`` (``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,9 @@ from torch import nn
 
 from paceline.drafters.networks.residual import Block, output, transplant
 from paceline.errors import InputError
+
+if TYPE_CHECKING:
+    from paceline.drafters.networks.compiled_search import LevelSteps
 
 First = Literal["update", "embedding", "linear"]
 CUMULATIVE_FIRST = "embedding"
@@ -106,6 +109,41 @@ class RecurrentHead(nn.Module):
         if self.shape.projected:
             both = self.input_proj(both)
         return self.lm_head(both)  # type: ignore[no-any-return]
+
+    def steps(self, made: LevelSteps, level: int) -> None:
+        """The same, written down for a level of a compiled search."""
+        width = self.shape.width
+        both = made.room("both", 2 * width)
+        state = both[:, width:]
+        if level < 2:  # the first beams are the texts' own
+            made.copied(made.hidden, both[:, :width], of=made.owner if level else None)
+        if level:
+            before = made.copied(state, made.room("before", width), of=made.above)
+            self._next_steps(made, before, state)
+        else:
+            self._first_steps(made, state)
+        read = both
+        if self.shape.projected:
+            read = made.multiplied(both, self.input_proj, made.room("projected", self.shape.exit))
+        *blocks, last = self.lm_head
+        for number, block in enumerate(blocks):
+            read = made.block(block, read, made.room(f"block {number % 2}", self.shape.exit))
+        made.scored(read, last)
+
+    def _first_steps(self, made: LevelSteps, state: torch.Tensor) -> None:
+        if not self.shape.recurrent or self.shape.first == CUMULATIVE_FIRST:
+            made.copied(made.embedded, state)
+        elif self.shape.first == "linear":
+            made.multiplied(made.embedded, self.rnn_w, state)
+        else:
+            made.multiplied(made.embedded, self.rnn_w, state, bias=self.rnn_u.bias, active=True)
+
+    def _next_steps(self, made: LevelSteps, before: torch.Tensor, state: torch.Tensor) -> None:
+        if not self.shape.recurrent:
+            made.copied(before, state, added=made.embedded)
+            return
+        added = made.multiplied(made.embedded, self.rnn_w, made.room("added", self.shape.width))
+        made.multiplied(before, self.rnn_u, state, added=added, active=True)
 
     @property
     def parameters_in_all(self) -> int:

@@ -50,33 +50,22 @@ def drawn(job: int, text: int, step: int, thread: int) -> None:
     own = J[at.DRAWN] + 16 * thread * J[at.VOCABULARY]
     ids, weights = longs_at(own), doubles_at(own + 8 * J[at.VOCABULARY])
     count = _weighed(scores, R[at.SIZE_OF_RACE], N[at.TEMPERATURE], ids, weights)
-    count = _kept(ids, weights, count, R[at.MOST], N[at.MASS], N[at.LEAST])
+    count = kept(ids, weights, count, R[at.MOST], N[at.MASS], N[at.LEAST], 0.0)
     if count == 0:
         R[at.LENGTH] = step
         return
-    token, speed, speeds = -1, -1.0, 0.0
+    speeds = race(R, ids, weights, count, step)
+    token, speed = -1, -1.0
     for number in range(count):
-        other = weights[number]
-        if R[at.IS_NOISY]:
-            draw = uniform(
-                np.uint64(ids[number]),
-                np.uint64(R[at.INDEX] + step),
-                np.uint64(R[at.SAMPLE]),
-                np.uint64(0),
-                np.uint64(R[at.SEED]),
-                np.uint64(R[at.SEED + 1]),
-            )
-            other = other / -math.log(draw)
-        speeds += other
-        if other > speed:
-            token, speed = ids[number], other
+        if weights[number] > speed:
+            token, speed = ids[number], weights[number]
     longs_at(J[at.DRAFTED])[text * J[at.DEPTH] + step] = token
     doubles_at(J[at.CHANCES])[text * J[at.DEPTH] + step] = math.log(speed / speeds)
     ends = longs_at(R[at.ENDS])
     for number in range(R[at.END_COUNT]):
         if ends[number] == token:
             R[at.LENGTH] = step + 1
-    _embedded(job, token, text)
+    embedded(job, token, text)
     row = longs_at(J[at.NEXT_ROWS] + 8 * at.ROW * text)
     if step:
         row[at.POSITION] += 1
@@ -85,13 +74,39 @@ def drawn(job: int, text: int, step: int, thread: int) -> None:
 
 
 @compiled()
-def _weighed(scores: Any, size: int, temperature: float, ids: Any, weights: Any) -> int:
-    """The tokens that are not negligible and their weights, the best one's 1; none where no score is greatest."""
+def race(races: Any, ids: Any, weights: Any, count: int, step: int) -> float:
+    """Turn the weights of tokens into their speeds in the text's race, ``step`` places ahead; the sum of these."""
+    speeds = 0.0
+    for number in range(count):
+        if races[at.IS_NOISY]:
+            draw = uniform(
+                np.uint64(ids[number]),
+                np.uint64(races[at.INDEX] + step),
+                np.uint64(races[at.SAMPLE]),
+                np.uint64(0),
+                np.uint64(races[at.SEED]),
+                np.uint64(races[at.SEED + 1]),
+            )
+            weights[number] /= -math.log(draw)
+        speeds += weights[number]
+    return speeds
+
+
+@compiled()
+def greatest(scores: Any, size: int) -> Any:
+    """The greatest score; not a finite number where no score is."""
     peak, is_number = scores[0], True
     for token in range(size):
         peak = max(peak, scores[token])
         is_number = is_number and scores[token] == scores[token]
-    if not is_number or peak - peak != float32(0.0):
+    return peak if is_number else float32(math.nan)
+
+
+@compiled()
+def _weighed(scores: Any, size: int, temperature: float, ids: Any, weights: Any) -> int:
+    """The tokens that are not negligible and their weights, the best one's 1; none where no score is greatest."""
+    peak = greatest(scores, size)
+    if peak - peak != float32(0.0):
         return 0
     least, count = float32(float64(peak) + temperature * LOG_NEGLIGIBLE), 0
     for token in range(size):
@@ -102,29 +117,29 @@ def _weighed(scores: Any, size: int, temperature: float, ids: Any, weights: Any)
 
 
 @compiled()
-def _kept(ids: Any, weights: Any, count: int, most: int, mass: float, lightest: float) -> int:
-    """Those that top-k, top-p and min-p leave. Of tokens that tie for the last place top-k keeps all, and top-p those
-    of the lowest ids."""
+def kept(ids: Any, weights: Any, count: int, most: int, mass: float, lightest: float, others: float) -> int:
+    """Those that top-k, top-p and min-p leave, where ``others`` is the weight of the tokens that are not given. Of
+    tokens that tie for the last place top-k keeps all, and top-p those of the lowest ids."""
     least, ties = 0.0, count
     if (0 < most < count) or mass < 1.0:
         lightness = np.empty(count)
         for number in range(count):
             lightness[number] = -weights[number]
         lightness.sort()
-        kept = min(count, most) if most > 0 else count
-        while kept < count and lightness[kept] == lightness[kept - 1]:
-            kept += 1
+        first = min(count, most) if most > 0 else count
+        while first < count and lightness[first] == lightness[first - 1]:
+            first += 1
         if mass < 1.0:
-            total, before, number = 0.0, 0.0, 0
-            for other in range(kept):
+            total, before, number = 0.0 if most > 0 else others, 0.0, 0
+            for other in range(first):
                 total -= lightness[other]
-            while number < kept and (number == 0 or before < mass * total):
+            while number < first and (number == 0 or before < mass * total):
                 before -= lightness[number]
                 number += 1
-            kept, ties = number, 0
-            for other in range(kept):
-                ties += lightness[other] == lightness[kept - 1]
-        least = -lightness[kept - 1]
+            first, ties = number, 0
+            for other in range(first):
+                ties += lightness[other] == lightness[first - 1]
+        least = -lightness[first - 1]
     left = 0
     for number in range(count):
         if weights[number] < least or (weights[number] == least and ties == 0):
@@ -137,7 +152,7 @@ def _kept(ids: Any, weights: Any, count: int, most: int, mass: float, lightest: 
 
 
 @compiled()
-def _embedded(job: int, token: int, row: int) -> None:
+def embedded(job: int, token: int, row: int) -> None:
     """The state that enters the first layer for a token."""
     J = longs_at(job)
     width = J[at.WIDTH]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from paceline.law import Draw
 from paceline.targets.base import Request
 from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.fused import layout as at
@@ -42,7 +43,7 @@ class ChainJob:
         self._draws = np.zeros((texts, at.RACE), np.int64)
         self._ends = [np.array(sorted(chain.ends), np.int64) for chain in chains]
         for line, chain, over in zip(self._draws, chains, self._ends, strict=True):
-            _fill(line, chain, over)
+            fill_race(line, chain.draw, chain.depth, over)
             line[at.SIZE_OF_RACE] = min(weights.vocabulary, chain.size or weights.vocabulary)
         self._drafted = np.zeros((texts, self._depth), np.int64)
         self._chances = np.zeros((texts, self._depth))
@@ -109,10 +110,10 @@ def _with_room(chain: Chain, depth: int) -> Request:
     return Request(chain.rows, tokens, np.arange(-1, len(tokens) - 1))
 
 
-def _fill(line: Table, chain: Chain, ends: Ints) -> None:
-    """How a text's tokens are chosen, as the job has it."""
-    numbers, draw, warps = line.view(np.float64), chain.draw, chain.draw.warps
-    line[at.LENGTH], line[at.MOST] = chain.depth, min(warps.most, LARGEST)
+def fill_race(line: Table, draw: Draw, depth: int, ends: Ints) -> None:
+    """How a text's tokens are chosen, as a job has it."""
+    numbers, warps = line.view(np.float64), draw.warps
+    line[at.LENGTH], line[at.MOST] = depth, min(warps.most, LARGEST)
     numbers[at.TEMPERATURE], numbers[at.MASS], numbers[at.LEAST] = warps.temperature, warps.mass, warps.least
     if draw.noise is not None:
         line[at.IS_NOISY], line[at.INDEX], line[at.SAMPLE] = 1, draw.place, draw.noise.sample

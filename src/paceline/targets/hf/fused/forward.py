@@ -77,7 +77,14 @@ def forward(job: int, thread: int) -> None:
         L, N = longs_at(table), doubles_at(J[at.LAYER_NUMBERS] + 8 * at.NUMBERS * layer)
         read, read_wide = normed, wide
         if J[at.GIVEN] and layer == 0:
-            read, read_wide = J[at.GIVEN], J[at.GIVEN_WIDTH]
+            given, given_width = J[at.GIVEN], J[at.GIVEN_WIDTH]
+            read_wide = reach(given_width, form)
+            if form == at.FLOATS:
+                read = given
+            else:
+                for row in range(thread, count, threads):
+                    prepared(job, given + 4 * row * given_width, given_width, row, form)
+                met = meet(counter, threads, met)
         else:
             for row in range(thread, count, threads):
                 entered(job, row, L[at.BEFORE], N[at.EPS_BEFORE], pending, form)
@@ -137,7 +144,13 @@ def forward(job: int, thread: int) -> None:
 
 @native(MINE)
 def product(job: int, thread: int) -> None:
-    """The head's product alone."""
+    """The head's product alone, of rows that are prepared, or of `STATES`, which are floats."""
     J = longs_at(job)
+    threads, form, width = J[at.THREADS], J[at.FORM], J[at.WIDTH]
+    if J[at.STATES]:
+        for row in range(thread, J[at.COUNT], threads):
+            prepared(job, J[at.STATES] + 4 * row * width, width, row, form)
+        meet(J[at.MEETING], threads, 0)
     linear, outputs = job + 8 * at.UNEMBEDDING, J[at.VOCABULARY]
-    shared(job, thread, linear, J[at.PREPARED], J[at.WIDTH], outputs, J[at.COUNT], J[at.LOGITS], outputs)
+    inputs = reach(width, form)
+    shared(job, thread, linear, J[at.PREPARED], inputs, outputs, J[at.COUNT], J[at.LOGITS], outputs)

@@ -17,8 +17,9 @@ A call with hundreds of arrays would take longer than the forward of a small mod
     SCRATCH, SCRATCH_SIZE,                                                              # and each thread's own
     STEP, CHAIN_MEETING, CHAINS, DEPTH, RACES, NEXT_ROWS, NEXT_CHOICE,                  # of drafts, token by token
     EMBEDDING, NARROW_EMBEDDING, DRAWN, DRAFTED, CHANCES,
+    LEVELS, BEAMS, TOKENS, ABOVE, PATHS, BEST, BEST_CHANCES, KNOWN,                     # of drafts, beam by beam
     JOB,
-) = range(64)
+) = range(72)
 
 # How a text's tokens are chosen, as `Warps` has it; the temperature, the mass and the least weight are doubles. Its
 # draft has a largest number of tokens, and fewer where it meets an end; a number of forwards read it.
@@ -27,6 +28,16 @@ A call with hundreds of arrays would take longer than the forward of a small mod
     IS_NOISY, INDEX, SAMPLE, SEED, _S2, ENDS, END_COUNT,
     RACE,
 ) = range(15)
+
+# A step of a head: what it reads and writes, and from one row of these to the next; how many values; which rows it
+# reads instead of those of the same number; what is added before an activation, if it has one, and behind it. Steps
+# without a matrix copy.
+(
+    FROM, FROM_STRIDE, INTO, INTO_STRIDE, INPUTS, OUTPUTS, OF_ROW, ADDED, ADDED_STRIDE, ACTIVE, BESIDE, BESIDE_STRIDE,
+    MATRIX, _M1, _M2, _M3, _M4, HEAD_STEP,
+) = range(18)
+# The steps of a level.
+FIRST_STEP, STEP_COUNT, HEAD_LEVEL = range(3)
 
 # Forms of rows that are multiplied: floats, or whole numbers of 16 bits, or of 8 with their total behind them, or of 8
 # with the sums of their groups.

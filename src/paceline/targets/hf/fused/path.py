@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -106,6 +106,11 @@ class Fused(Lean):
         end = max(request.end + chain.depth for request, chain in zip(unread, chains, strict=True))
         angles = self._rotary.upto(end, self.modules.rotary, LIKE)
         return ChainJob(chains, self._weights, self._space, angles).run()
+
+    @property
+    def embedding_rows(self) -> NDArray[Any] | None:
+        changed = self._modules is None or self._changes != self._own.changes
+        return None if changed else self._weights.embedding
 
     def unembedded(self, states: torch.Tensor) -> torch.Tensor | None:
         """By the head's product alone. Integers are left to their layer, which knows how to round rows. Where the model

@@ -191,7 +191,8 @@ class Workspace:
 
     def __init__(self, weights: PlacedLayers) -> None:
         heads = weights.heads * weights.size
-        most, forms = max(weights.width, weights.inner, heads), {weights.kind.form, weights.head_kind.form}
+        most = max(weights.width, weights.reads, weights.inner, heads)
+        forms = {weights.kind.form, weights.head_kind.form}
         prepared = max(size_of.py_func(reach.py_func(most, form), form) for form in forms)
         self._sizes = {
             at.NORMED: (weights.width, torch.float32),

@@ -13,7 +13,7 @@ import torch
 from paceline.targets.hf.fused import forward, products
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.instructions import NARROW
-from paceline.targets.hf.fused.stages import reach
+from paceline.targets.hf.fused.stages import reach, size_of
 from paceline.targets.hf.fused.team import TEAM
 from paceline.targets.hf.fused.tiles import (
     CACHE_LINE_BYTES,
@@ -133,7 +133,7 @@ def nibbles_of(weights: Weights) -> torch.Tensor:
 
 def groups_of(inputs: int) -> torch.Tensor:
     """The number of the group of each input of a weight of 4 bits."""
-    numbers = torch.arange(inputs)
+    numbers = torch.arange(inputs, device="cpu")
     pairs = NARROW.values
     return numbers // SPAN * pairs + numbers % (2 * pairs) // 2
 
@@ -168,12 +168,31 @@ def in_large_pages(memory: torch.Tensor) -> torch.Tensor:
 
 def product(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
     """Scaled sums ``[n, outputs]`` of rows ``[n, inputs]`` of whole numbers, or of floats where the weight has them."""
-    prepared = _prepared(rows, weights)
-    like = torch.empty(0, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
-    found, steps = like.new_empty((len(rows), weights.outputs)), like.new_ones(len(rows))
+    steps = torch.ones(len(rows), dtype=torch.float32, device="cpu")
+    return _computed(_prepared(rows, weights), weights, len(rows), steps)
+
+
+def rounded_product(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
+    """The product ``[n, outputs]`` of rows ``[n, inputs]`` of floats, each rounded to whole numbers of a step of its
+    own, with a weight of integers."""
+    form, given = weights.kind.form, rows.to(torch.float32, copy=True).contiguous()  # what is no number becomes 0
+    size = int(size_of.py_func(weights.inputs, form))
+    room = torch.empty(len(rows) * size, dtype=torch.int8, device="cpu")
+    return _computed(room, weights, len(rows), torch.empty(len(rows), dtype=torch.float32, device="cpu"), given)
+
+
+def _computed(
+    prepared: torch.Tensor, weights: Weights, count: int, steps: torch.Tensor, given: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A product of prepared rows, or of those that are ``given`` and prepared now."""
+    found = torch.empty(count, weights.outputs, dtype=torch.float32, device="cpu")  # whatever torch's default is
+    if not count:
+        return found  # products divide by the number of rows
     job = np.zeros(at.JOB, np.int64)
-    job[at.FUNCTION], job[at.THREADS], job[at.COUNT] = forward.product(), compiled_threads(), len(rows)
-    job[at.WIDTH], job[at.VOCABULARY] = weights.inputs, weights.outputs
+    job[at.FUNCTION], job[at.THREADS], job[at.COUNT] = forward.product(), compiled_threads(), count
+    job[at.FORM], job[at.WIDTH], job[at.VOCABULARY] = weights.kind.form, weights.inputs, weights.outputs
+    if given is not None:
+        job[at.STATES], job[at.WIDTH] = given.data_ptr(), given.shape[1]
     job[at.UNEMBEDDING : at.UNEMBEDDING + at.LINEAR] = weights.at(0, 0)
     job[at.PREPARED], job[at.STEPS], job[at.LOGITS] = prepared.data_ptr(), steps.data_ptr(), found.data_ptr()
     TEAM.run(job)
@@ -187,12 +206,13 @@ def _prepared(rows: torch.Tensor, weights: Weights) -> torch.Tensor:
     if weights.kind.form == at.SHORTS:
         return torch.nn.functional.pad(rows.to(torch.int16), (0, weights.inputs - rows.shape[1])).contiguous()
     count = len(rows)
-    values = torch.zeros(count, weights.inputs, dtype=torch.int8)
+    values = torch.zeros(count, weights.inputs, dtype=torch.int8, device="cpu")
     values[:, : rows.shape[1]] = rows
     if weights.kind.form == at.BYTES:
-        behind = torch.zeros(count, CACHE_LINE_BYTES // 4, dtype=torch.int32)
+        behind = torch.zeros(count, CACHE_LINE_BYTES // 4, dtype=torch.int32, device="cpu")
         behind[:, 0] = values.sum(1)
     else:
-        behind = torch.zeros(count, -(-weights.inputs // SPAN) * NARROW.values, dtype=torch.int16)
+        groups = -(-weights.inputs // SPAN) * NARROW.values
+        behind = torch.zeros(count, groups, dtype=torch.int16, device="cpu")
         behind.index_add_(1, groups_of(weights.inputs), values.to(torch.int16))
     return torch.cat((values, behind.view(torch.int8)), dim=1).contiguous()

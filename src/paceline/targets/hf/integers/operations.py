@@ -20,11 +20,12 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 
 from paceline.targets.hf.attention import AttentionOptions, KVCache, Segment
 from paceline.targets.hf.operations import Operations
 from paceline.targets.hf.packed import PackedLinear
-from paceline.targets.hf.variants import Layer, LlamaModules
+from paceline.targets.hf.variants import LlamaModules
 
 FLOAT_BITS, DOUBLE_BITS = 24, 53
 WEIGHT_BITS = 21
@@ -46,10 +47,9 @@ class ExactOperations(Operations):
     """For a model whose linear layers are in 8-bit integers."""
 
     def __init__(self, modules: LlamaModules, context_length: int | None) -> None:
-        length = math.ceil(math.log2(context_length or DEFAULT_CONTEXT_LENGTH))
-        bits = DOUBLE_BITS - WEIGHT_BITS - length
         self.value_steps = {
-            layer.attention.layer_idx: step_below(largest_value(layer), bits) for layer in modules.layers
+            layer.attention.layer_idx: value_step(layer.qkv[2], layer.before.weight, context_length)
+            for layer in modules.layers
         }
 
     def cache(self, segments: Sequence[Segment]) -> KVCache:
@@ -177,13 +177,19 @@ def step_below(largest: float, bits: int) -> float:
 
 
 @torch.no_grad()
-def largest_value(layer: Layer) -> float:
-    """No value of a layer is larger: a normed row is no longer than the root of its width."""
-    linear = layer.qkv[2]
+def largest_value(linear: nn.Module, norm: torch.Tensor) -> float:
+    """No value of a layer is larger, whose ``linear`` finds them of a row that was normed with these weights: such a
+    row is no longer than the root of its width."""
     assert isinstance(linear, PackedLinear)
-    weight = linear.unpacked_weight() * layer.before.weight.float()
+    weight = linear.unpacked_weight() * norm.float()
     longest = weight.square().sum(1).sqrt() * math.sqrt(weight.shape[1]) * SLACK
     return float(longest.max() if linear.bias is None else (longest + linear.bias.abs()).max())
+
+
+def value_step(linear: nn.Module, norm: torch.Tensor, context_length: int | None) -> float:
+    """The step to which such values are rounded, so that the products of a whole text add up exactly."""
+    length = math.ceil(math.log2(context_length or DEFAULT_CONTEXT_LENGTH))
+    return step_below(largest_value(linear, norm), DOUBLE_BITS - WEIGHT_BITS - length)
 
 
 @cache
