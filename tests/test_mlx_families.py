@@ -25,22 +25,11 @@ from scoring import Knowing, tokens
 
 DOCS = Path(__file__).parents[1] / "docs" / "mac.md"
 TREES = (
-    *(
-        "afmoe",
-        "cohere",
-        "cohere2",
-        "deepseek_v3",
-        "ernie4_5",
-        "ernie4_5_moe",
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "glm4",
-    ),
-    *("glm4_moe", "gpt_neox", "gptj", "granite", "granitemoe", "helium", "hunyuan_v1_dense", "internlm3"),
+    *("afmoe", "cohere", "cohere2", "deepseek_v3", "ernie4_5", "ernie4_5_moe", "gemma", "gemma2", "gemma3_text"),
+    *("glm4", "glm4_moe", "gpt_neox", "gptj", "granite", "granitemoe", "helium", "hunyuan_v1_dense", "internlm3"),
     *("iquestcoder", "laguna", "llama", "mellum", "ministral3", "mistral", "mixtral", "nemotron", "olmo2", "olmo3"),
     *("olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm"),
-    *("starcoder2"),
+    "starcoder2",
 )
 """Siblings are scored in one forward."""
 CHAINS = ("gemma4_text", "gpt2")
