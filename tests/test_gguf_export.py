@@ -278,7 +278,7 @@ def test_without_the_packages_a_sentence_says_how_to_have_them(tmp_path: Path, m
     monkeypatch.undo()
     library.library.cache_clear()
     monkeypatch.setattr(export, "need", lambda *given: missing(*given))
-    with pytest.raises(MissingPackage, match="a GGUF file that is written"):
+    with pytest.raises(MissingPackage, match="writing a GGUF file"):
         export_gguf("pocket", tmp_path / "n.gguf")
 
 
