@@ -30,6 +30,7 @@ from gguf_models import (
 from paceline.api.model import LanguageModel
 from paceline.cli import main
 from paceline.drafters.lookup import Lookup
+from paceline.drafters.networks.heads import shipped_head
 from paceline.errors import DamagedFile, DefectError, InputError, MissingPackage, UnsupportedModel
 from paceline.targets.base import Request, Want
 from paceline.targets.gguf import cells, dequantised, file, library
@@ -95,6 +96,57 @@ def test_the_rows_are_those_of_transformers() -> None:
         with torch.no_grad():
             expected = model(torch.from_numpy(line)[None]).logits[0, -1].numpy()
         assert gap(found[node + 1], expected) < CLOSE
+
+
+@needs_llama
+@pytest.mark.parametrize("branches", [True, False])
+def test_the_states_behind_the_last_layer_are_those_of_transformers(
+    branches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a prompt, and of a tree beside a text that shows none; also where paths are read one after the other."""
+    if not branches:
+        monkeypatch.setattr(Cells, "branch", lambda cells: None)
+    model, _ = bundled("pocket")
+    target, context, tree = target_of(), text(40), random_tree(3)
+    want, rows, other = Want(hidden=frozenset({target.layers})), target.open(), target.open()
+    prompt = read(target, rows, context, want)
+    read(target, other, text(9, 2))
+    asked = [Request.of_tree(other, 7, DraftTree.chain([8, 9])), Request.of_tree(rows, 5, tree, want)]
+    beside, found = target.submit(asked).result()
+    states = np.concatenate([prompt.hidden(target.layers), found.hidden(target.layers)])
+    for node in range(-1, len(tree)):
+        line = np.concatenate([context, [5], tree.tokens[path_to(tree, node)]])
+        with torch.no_grad():
+            expected = model.model(torch.from_numpy(line)[None]).last_hidden_state[0].numpy()
+        assert gap(states[len(context) + 1 + node], expected[-1]) < CLOSE
+    assert gap(states[: len(context)], expected[: len(context)]) < CLOSE
+    assert gap(found.logits, plain_rows(target, context, 5, tree)) < CLOSE
+    assert len(beside.logits) == 3
+    for each in (rows, other):
+        each.close()
+
+
+@needs_llama
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_embeddings_are_those_of_the_file(kind: str) -> None:
+    model, _ = bundled("pocket")
+    tokens = torch.tensor([[3, 8191], [0, 3]])
+    found = target_of(kind).embed(tokens)
+    with torch.no_grad():
+        expected = model.get_input_embeddings()(tokens)
+    assert found.shape == expected.shape
+    assert (found - expected).norm() <= (0.0 if kind == "F32" else 0.01) * expected.norm()
+
+
+@needs_llama
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_heads_of_the_model_draft(lm: LanguageModel, temperature: float) -> None:
+    head = shipped_head("pocket")
+    given: Any = {"temperature": temperature, "max_new_tokens": 40, "seed": 5}
+    plain = lm.generate(PROMPT, method="plain", **given)
+    drafted = lm.generate(PROMPT, method=f"redrafter:head={head}", planner="fixed:8", **given)
+    assert drafted.tokens == plain.tokens
+    assert len(drafted.rounds) < 0.9 * len(plain.rounds)
 
 
 @needs_llama

@@ -12,7 +12,7 @@ from paceline.tree import ROOT, Ints
 
 if TYPE_CHECKING:
     from paceline.law import Distribution
-    from paceline.law.scores import Array, Scored
+    from paceline.law.scores import Array, Row, Scored
     from paceline.targets.base import Request, Want
 
 
@@ -165,3 +165,12 @@ def read_wanted(several: Sequence[Scores]) -> None:
         scores._top = top
     for scores in wanted:
         scores.top(scores._most)
+
+
+def like(given: Array, rows: Row) -> Array:
+    """Rows in the library of what was given."""
+    if not hasattr(given, "detach"):
+        return rows
+    import torch  # the caller's, who gave a tensor
+
+    return torch.from_numpy(rows)

@@ -192,6 +192,7 @@ class BeamDrafter(Drafter):
         """The inputs of the search, sent in one copy, and the settings that change logits."""
         import torch
 
+        from paceline.drafters.networks.fitting import place_of
         from paceline.drafters.networks.search import SearchInputs
         from paceline.drafters.networks.settings import Adjusting
         from paceline.law.on_device import sent
@@ -201,7 +202,7 @@ class BeamDrafter(Drafter):
         depths = [self._depth(ask) for ask in asks]
         coins = [None if noise is None else noise.coins(0) for noise in noises]
         rows, shape = SearchInputs.of(contexts, depths, self.width, coins)
-        device = torch.device(target.device)
+        device = place_of(target)
         numbers = sent(torch.tensor(rows), device)
         adjusts = any(context.sampling.adjusts for context in contexts)
         adjusting = Adjusting(contexts, head.token_ids, head.shape.known, device) if adjusts else None

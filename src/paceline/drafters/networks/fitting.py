@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -59,9 +59,22 @@ _sizes: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 """Their bytes: packed weights do not say how large they are."""
 
 
+def place_of(target: Target) -> torch.device:
+    """Where a target's states are, and so its heads: other libraries' devices show theirs in the host's memory."""
+    try:
+        return torch.device(target.device)
+    except RuntimeError:
+        return torch.device("cpu")
+
+
+def like_embeddings(target: Target) -> torch.Tensor:
+    """One embedding of a target's."""
+    return cast("torch.Tensor", target.embed(ALIKE.to(place_of(target))))
+
+
 def state_width(target: Target) -> int:
     """The number of channels of a target's states."""
-    return int(target.embed(ALIKE.to(target.device)).shape[-1])
+    return int(like_embeddings(target).shape[-1])
 
 
 def fitted_head(
@@ -78,7 +91,7 @@ def fitted_head(
     """
     width, folder = state_width(target), folder_of(named, target.name, method)
     # Not the target's own type: another library's states come in float32, whatever it computes in.
-    kind = torch.float32 if target.exact else target.embed(ALIKE.to(target.device)).dtype
+    kind = torch.float32 if target.exact else like_embeddings(target).dtype
     key = method, stamp(folder), str(kind), target.device, width, target.compiled
 
     def made() -> nn.Module:
@@ -86,7 +99,7 @@ def fitted_head(
         check_fit(facts, target, width, folder)  # before it is made as wide
         ratio = width // facts.width
         head = widened(head.float(), ratio) if ratio > 1 else head
-        head = head.to(device=target.device, dtype=kind).requires_grad_(False)
+        head = head.to(device=place_of(target), dtype=kind).requires_grad_(False)
         _sizes[head] = sum(part.numel() * part.element_size() for part in (*head.parameters(), *head.buffers()))
         if target.compiled:
             from paceline.drafters.networks.compiled import compile_linears  # loads numba
@@ -99,7 +112,7 @@ def fitted_head(
 
     head: Head = _read.get(key, made)  # type: ignore[assignment]
     check_fit(_facts[head], target, width, folder)  # it may have been made for another target of this width
-    output = target.vocab_size * width * target.embed(ALIKE.to(target.device)).element_size()
+    output = target.vocab_size * width * like_embeddings(target).element_size()
     return FittedHead(head, _facts[head].noise, _sizes[head] + output <= LIGHT)
 
 

@@ -14,7 +14,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,22 @@ from paceline.tree import Ints
 if TYPE_CHECKING:
     from paceline.targets.gguf.rows import GgufRows
 
-Logits = NDArray[np.float32]
+Marks = NDArray[np.bool_]
+
+
+class RowsRead(NamedTuple):
+    """What a forward found for the rows that were marked."""
+
+    logits: NDArray[np.float32]
+    states: NDArray[np.float32]
+    """Those that the output head read."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowsRead]) -> RowsRead:
+        if len(parts) == 1:
+            return parts[0]
+        return cls(np.concatenate([part.logits for part in parts]), np.concatenate([part.states for part in parts]))
+
 
 FORWARD = 512
 """Rows of a forward at most; llama.cpp's own default."""
@@ -46,6 +61,8 @@ class Cells:
         """``settings`` makes the parameters of a context, but for how many cells and sequences it has."""
         self._calls = library()
         self._model, self._settings, self._vocab_size = model, settings, vocab_size
+        self.width = int(self._calls.llama_model_n_embd(model))
+        """Of states."""
         self.sequences = int(self._calls.llama_max_parallel_sequences())
         self.lengths = [0] * self.sequences
         """At how many positions each sequence has cells; from 0 on, without gaps."""
@@ -115,31 +132,39 @@ class Cells:
     # --- forwards -------------------------------------------------------------------------------------------
 
     def read(
-        self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: NDArray[np.bool_]
-    ) -> Logits:
-        """Write the cells of rows, each into its sequences; the logits of those that are ``scored``."""
+        self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: Marks, shown: Marks
+    ) -> RowsRead:
+        """Write the cells of rows, each into its sequences; the logits of those that are ``scored``, and the states of
+        those that are ``shown``."""
         found, most = [], min(FORWARD, int(self._calls.llama_n_batch(self._context)))
         for start in range(0, len(tokens), most):
             part = slice(start, start + most)
-            found.append(self._forward(tokens[part], positions[part], sequences[part], scored[part]))
-        return np.concatenate(found) if len(found) != 1 else found[0]
+            found.append(self._forward(tokens[part], positions[part], sequences[part], scored[part], shown[part]))
+        return RowsRead.joined(found)
 
     def _forward(
-        self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: NDArray[np.bool_]
-    ) -> Logits:
-        filled = self._batch.filled(tokens, positions, sequences, scored)
+        self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: Marks, shown: Marks
+    ) -> RowsRead:
+        marked = scored | shown
+        filled = self._batch.filled(tokens, positions, sequences, marked)
         for own, end in zip(sequences, (positions + 1).tolist(), strict=True):
             for sequence in own:  # before the forward, for that may be interrupted
                 self.lengths[sequence] = max(self.lengths[sequence], end)
+        self._calls.llama_set_embeddings(self._context, bool(shown.any()))
         while (code := self._calls.llama_decode(self._context, filled)) == FULL:
             self._grow()
+            self._calls.llama_set_embeddings(self._context, bool(shown.any()))
         if code:
             raise DefectError(f"llama.cpp could not compute a forward over {len(tokens)} rows: {complaint()} ({code})")
-        count = int(scored.sum())
-        if not count:
-            return np.empty((0, self._vocab_size), np.float32)
-        logits = self._calls.llama_get_logits(self._context)
-        return np.ctypeslib.as_array(logits, shape=(count, self._vocab_size)).copy()
+        logits = self._found(self._calls.llama_get_logits, self._vocab_size, scored, marked)
+        return RowsRead(logits, self._found(self._calls.llama_get_embeddings, self.width, shown, marked))
+
+    def _found(self, read: Callable[[Any], Any], width: int, wanted: Marks, marked: Marks) -> NDArray[np.float32]:
+        """A copy of the wanted rows among those that a forward has marked."""
+        if not wanted.any():
+            return np.empty((0, width), np.float32)
+        found: NDArray[np.float32] = np.ctypeslib.as_array(read(self._context), shape=(int(marked.sum()), width))
+        return found[wanted[marked]]
 
     # --- memory ---------------------------------------------------------------------------------------------
 

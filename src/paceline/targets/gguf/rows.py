@@ -6,10 +6,10 @@ import weakref
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from paceline.law.scores import Row
 from paceline.targets.base import Request, Rows
-from paceline.targets.gguf.cells import Cells, Logits
+from paceline.targets.gguf.cells import Cells, Marks, RowsRead
 from paceline.tree import ROOT, Ints
 
 
@@ -96,21 +96,24 @@ class GgufRows(Rows):
             self._cells.share(self._ways[parent], branch, int(request.tentative_positions[parent]) + 1)
         return branch
 
-    def walk(self, request: Request, scored: NDArray[np.bool_]) -> Logits:
+    def walk(self, request: Request, scored: Marks, shown: Marks) -> RowsRead:
         """Score a request, whose rows are noted, one path after the other in the home; no cell of them stays."""
         self._drop()
         self._uncached = True
         parents, tokens = request.parents.tolist(), self.drafted
-        found: dict[int, Logits] = {}
+        logits, states = dict[int, Row](), dict[int, Row]()
         for path, fresh in _descents(parents):
             begin = len(path) - fresh
             self._cells.trim(self.home, self.committed + begin)
-            wanted = np.array([row >= request.held and scored[row - request.held] for row in path[begin:]])
+            last = path[begin:]
+            fresh_rows = np.array(last) - request.held
+            own = [(fresh_rows >= 0) & marks[fresh_rows] for marks in (scored, shown)]
             positions = np.arange(self.committed + begin, self.committed + len(path))
-            logits = self._cells.read(tokens[path[begin:]], positions, [[self.home]] * fresh, wanted)
-            found.update(zip([row for row, one in zip(path[begin:], wanted, strict=True) if one], logits, strict=True))
+            read = self._cells.read(tokens[last], positions, [[self.home]] * fresh, *own)
+            logits.update(zip(np.array(last)[own[0]].tolist(), read.logits, strict=True))
+            states.update(zip(np.array(last)[own[1]].tolist(), read.states, strict=True))
         self._cells.trim(self.home, self.committed)
-        return np.stack([found[row] for row in sorted(found)])
+        return RowsRead(_in_order(logits, read.logits), _in_order(states, read.states))
 
     def _drop(self) -> None:
         for sequence in self._sequences:
@@ -127,12 +130,9 @@ class GgufRows(Rows):
         end = self.committed + len(rows)
         with self._cells.held():
             if self._uncached and len(rows):
-                self._cells.read(
-                    self._tokens[self.committed : end],
-                    np.arange(self.committed, end),
-                    [[self.home]] * len(rows),
-                    np.zeros(len(rows), np.bool_),
-                )
+                none = np.zeros(len(rows), np.bool_)
+                positions = np.arange(self.committed, end)
+                self._cells.read(self._tokens[self.committed : end], positions, [[self.home]] * len(rows), none, none)
             elif len(rows) and (way := self._ways[rows[-1]]) != self.home:
                 self._cells.trim(self.home, self.committed)
                 self._cells.share(way, self.home, end)
@@ -175,6 +175,11 @@ class GgufRows(Rows):
         """Safe in a finalizer, on any thread."""
         self._given()
         self.committed = self.tentative = 0
+
+
+def _in_order(found: dict[int, Row], like: Row) -> Row:
+    """By the numbers of rows."""
+    return np.stack([found[row] for row in sorted(found)]) if found else like[:0]
 
 
 def _descents(parents: Sequence[int]) -> Iterator[tuple[list[int], int]]:

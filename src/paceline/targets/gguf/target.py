@@ -5,20 +5,23 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.errors import InputError
 from paceline.targets.base import Done, Pending, Reach, Request, Target
 from paceline.targets.forked import note_use
-from paceline.targets.gguf.cells import FORWARD, Cells
+from paceline.targets.gguf.cells import FORWARD, Cells, Marks, RowsRead
+from paceline.targets.gguf.embedding import TokenEmbeddings
 from paceline.targets.gguf.file import GgufFile
 from paceline.targets.gguf.library import library
 from paceline.targets.gguf.rows import GgufRows
 from paceline.targets.hf.generation import ModelSettings
 from paceline.targets.memory import host_memory
-from paceline.targets.scores import Scores
+from paceline.targets.scores import Scores, like
 
 FLOATS = {"ALL_F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """llama.cpp's names of files in floats -> ours."""
@@ -32,12 +35,12 @@ TEXT = 128
 class GgufTarget(Target):
     """Scores drafts on a model that llama.cpp has loaded. `open_gguf` loads it and probes which drafts it can score.
 
-    It computes logits only. Hidden states, embeddings and early exits stay inside llama.cpp, so drafters that read them
-    are refused.
+    Of its states it shows those that the output head reads. The others and early exits stay inside llama.cpp, so
+    drafters that read them are refused.
     """
 
     prefill_chunk = FORWARD
-    unordered = True
+    unordered = rounded = True
 
     def __init__(self, model: Any, file: GgufFile, name: str, *, threads: int, device: str = "cpu") -> None:
         """``model`` is llama.cpp's, and freed with this object."""
@@ -52,7 +55,7 @@ class GgufTarget(Target):
         self._dtype = self._type_of_weights()
         self.eos = self._ends()
         self.generation = ModelSettings(self.eos)
-        self._fingerprint = file.fingerprint()
+        self._fingerprint, self._file = file.fingerprint(), file
         self._window = int(self.calls.llama_model_n_swa(model))
         self.limits = Reach()
         self.cells = Cells(model, self._settings, self.vocab_size)
@@ -131,16 +134,20 @@ class GgufTarget(Target):
             plans = [self._planned(request) for request in requests]
             together = [i for i, plan in enumerate(plans) if plan is not None]
             found = self._read_together([requests[i] for i in together], [plans[i] or [] for i in together])
-            logits = dict(zip(together, found, strict=True))
+            read = dict(zip(together, found, strict=True))
             for i, request in enumerate(requests):
-                if i not in logits:
+                if i not in read:
                     assert isinstance(request.rows, GgufRows), "these are its own rows"
-                    logits[i] = request.rows.walk(request, _scored(request))
-        return Done([Scores.of(request, logits[i] if len(logits[i]) else None) for i, request in enumerate(requests)])
+                    read[i] = request.rows.walk(request, _scored(request), _shown(request))
+        return Done([self._scores(request, read[i]) for i, request in enumerate(requests)])
+
+    def _scores(self, request: Request, read: RowsRead) -> Scores:
+        hidden = {self.layers: read.states} if request.want.hidden else None
+        return Scores.of(request, read.logits if len(read.logits) else None, hidden)
 
     def _check(self, request: Request) -> None:
-        if request.want.hidden:
-            raise self._has_none("hidden states")
+        if request.want.hidden - {self.layers}:
+            raise self._has_none("states but those behind its last layer")
         if request.want.early_exit is not None:
             raise self._has_none("early exit")
         if int(request.tokens.max(initial=0)) >= self.vocab_size or int(request.tokens.min(initial=0)) < 0:
@@ -155,18 +162,32 @@ class GgufTarget(Target):
         rows.note(request.tokens, request.held)
         return plan
 
-    def _read_together(self, requests: Sequence[Request], plans: Sequence[list[list[int]]]) -> list[Any]:
+    def _read_together(self, requests: Sequence[Request], plans: Sequence[list[list[int]]]) -> list[RowsRead]:
         if not requests:
             return []
-        scored = [_scored(request) for request in requests]
-        logits = self.cells.read(
+        scored, shown = [_scored(request) for request in requests], [_shown(request) for request in requests]
+        read = self.cells.read(
             np.concatenate([request.tokens for request in requests]),
             np.concatenate([request.positions for request in requests]),
             [sequences for plan in plans for sequences in plan],
             np.concatenate(scored),
+            np.concatenate(shown),
         )
-        ends = np.cumsum([int(wanted.sum()) for wanted in scored])
-        return np.split(logits, ends[:-1])
+        logits, states = _split(read.logits, scored), _split(read.states, shown)
+        return [RowsRead(*own) for own in zip(logits, states, strict=True)]
+
+    @property
+    def layers(self) -> int:
+        return int(self.calls.llama_model_n_layer(self.model))
+
+    def embed(self, tokens: Any) -> Any:
+        if self._embeddings is None:
+            raise self._has_none("input embeddings")
+        return like(tokens, self._embeddings[np.asarray(tokens)])
+
+    @cached_property
+    def _embeddings(self) -> TokenEmbeddings | None:
+        return TokenEmbeddings.of(self._file.parts)
 
     def row_bytes(self) -> int | None:
         return self.cells.row_bytes
@@ -178,7 +199,17 @@ class GgufTarget(Target):
         return self._fingerprint
 
 
-def _scored(request: Request) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _split(found: NDArray[np.float32], marks: Sequence[Marks]) -> list[NDArray[np.float32]]:
+    """What was found for marked rows, request by request."""
+    return np.split(found, np.cumsum([int(own.sum()) for own in marks])[:-1])
+
+
+def _shown(request: Request) -> Marks:
+    """Which fresh rows show their states."""
+    return np.full(len(request.tokens), bool(request.want.hidden))
+
+
+def _scored(request: Request) -> Marks:
     """Which fresh rows have logits."""
     scored = np.zeros(len(request.tokens), np.bool_)
     scored[request.scored] = True

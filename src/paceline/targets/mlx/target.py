@@ -28,7 +28,7 @@ from paceline.targets.mlx.anatomy import LazyOutputs, ModelParts, wanted_states
 from paceline.targets.mlx.chained import ChainedRows
 from paceline.targets.mlx.forward import LayerCache, Packing, rotate_by_row
 from paceline.targets.mlx.rows import MLXRows
-from paceline.targets.scores import Scores
+from paceline.targets.scores import Scores, like
 
 TIED_HEAD = "lm_head.weight"
 
@@ -90,14 +90,14 @@ class MLXTarget(Target):
         if self.anatomy.embedding is None:
             raise self._has_none("input embeddings")
         with self._lock:
-            return _like(tokens, _numpy(self.anatomy.embedding(mx.array(np.asarray(tokens, np.int32)))))
+            return like(tokens, _numpy(self.anatomy.embedding(mx.array(np.asarray(tokens, np.int32)))))
 
     def unembed(self, states: Array) -> Array:
         if self.anatomy.stack is None:
             raise self._has_none("output head")
         with self._lock:
             given = mx.array(np.asarray(states, np.float32)).astype(getattr(mx, self.dtype))
-            return _like(states, _numpy(self.anatomy.head(given)))
+            return like(states, _numpy(self.anatomy.head(given)))
 
     def open(self, capacity: int = 0) -> Rows:
         if self.chained:
@@ -231,15 +231,6 @@ def _shares(requests: Sequence[Request], logits: Row | None, hidden: dict[int, R
 
 def _numpy(rows: mx.array) -> Row:
     return np.asarray(rows.astype(mx.float32))
-
-
-def _like(given: Array, rows: Row) -> Array:
-    """Rows in the library of what was given."""
-    if not hasattr(given, "detach"):
-        return rows
-    import torch  # the caller's, who gave a tensor
-
-    return torch.from_numpy(rows)
 
 
 def _windows(caches: Sequence[Any]) -> list[int | None] | None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from paceline.drafters.networks.eagle.fitting import FittedEagle
+from paceline.drafters.networks.fitting import place_of
 from paceline.drafters.networks.growth import Growth
 from paceline.drafters.networks.layers import TextRows
 from paceline.drafters.networks.marginals import Marginals, best_tokens, on_host
@@ -40,7 +41,7 @@ class EagleModel(RowModel):
         shape = self.head.shape
         self.vocab_size = shape.vocab_size if shape.own_embedding else target.vocab_size
         self.context_length = target.context_length
-        self._device = torch.device(target.device)
+        self._device = place_of(target)
         self._windows = {layer: rows for layer, rows in enumerate(shape.windows) if rows}
         self.columns = self._columns()
         self._compiled = self._compiled_layers() if target.compiled else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from paceline.drafters.networks.fitting import place_of
 from paceline.drafters.networks.growth import Growth
 from paceline.drafters.networks.marginals import Marginals, best_tokens, on_host
 from paceline.drafters.networks.medusa.head import MedusaHeads
@@ -23,7 +24,7 @@ class MedusaNetwork(Network):
         kinds = (weight.dtype for weight in heads.parameters())
         self._type = next(kinds, torch.float32)  # none is left where all are matrices of integers
         if not heads.shape.own_output:  # a target without an output is refused before any text
-            target.unembed(torch.zeros(1, heads.shape.width, dtype=self._type, device=target.device))
+            target.unembed(torch.zeros(1, heads.shape.width, dtype=self._type, device=place_of(target)))
 
     def begin(self, growths: Sequence[Growth]) -> None:
         """Compute the candidates of all places, and copy them to the host at once."""
