@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from families import FAMILIES, WINDOW
-from paceline.targets.base import Request, Rows, rows_of
+from paceline.targets.base import Request, Rows
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.table import TableTarget, random_table
-from paceline.tree import DraftTree, Ints
+from paceline.tree import DraftTree, Ints, rows_of
 from scoring import CLOSE, CONTEXT, SEEN, apart, draft_for, filled, masked, random_tree, score, target_of, tokens
 
 every_family = pytest.mark.parametrize("name", FAMILIES)

@@ -219,15 +219,20 @@ def test_a_long_prompt_holds_up_neither_running_texts_nor_a_short_prompt() -> No
 
 
 def test_the_oldest_text_is_never_paused_and_all_come_to_their_end() -> None:
-    lm = LanguageModel(tabled())
+    target = Gated(10**6)
+    lm = LanguageModel(target)
     how: Any = {"max_new_tokens": 60, "method": "plain", "temperature": 1.0}
     alone = [lm.generate(PROMPT, seed=seed, **how).tokens for seed in range(5)]
+    target.closed = 0
 
     async def main() -> list[list[Piece]]:
         with lm.serving(at_once=5, kept=2, max_rows=100) as serving:
-            found = await asyncio.gather(
+            texts = asyncio.gather(
                 *(read(serving, lambda seed=seed: lm.write(PROMPT, seed=seed, **how)) for seed in range(5))  # type: ignore[misc]
             )
+            await arrived(serving, 5)
+            target.gate.set()
+            found = await texts
             assert serving.pauses > 0
             return found
 

@@ -8,8 +8,7 @@ import pytest
 
 from paceline.errors import DrafterError
 from paceline.law import Distribution
-from paceline.targets.base import rows_of
-from paceline.tree import EMPTY, ROOT, UNSURE, DraftTree, ancestors, merge, offsets
+from paceline.tree import EMPTY, ROOT, UNSURE, DraftTree, ancestors, merge, offsets, rows_of
 
 EVERY_TREE = pytest.mark.parametrize("seed", range(60))
 VOCABULARY = 4

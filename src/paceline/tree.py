@@ -392,3 +392,9 @@ def offsets(parents: Ints) -> Ints:
     for parent in parents.tolist():
         depths.append(0 if parent == ROOT else depths[parent] + 1)
     return np.array(depths, np.int64)
+
+
+def rows_of(root: int, tree: DraftTree) -> tuple[Ints, Ints]:
+    """Tokens and parents of the rows that a target scores for a tree: the root first, then the nodes."""
+    parents = line(len(tree) + 1)[0] if is_chain(tree.parents) else np.concatenate(([ROOT], tree.parents + 1))
+    return np.concatenate(([root], tree.tokens)), parents

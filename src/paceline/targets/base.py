@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from paceline.context import enlarged
 from paceline.errors import InputError
 from paceline.law.scores import Array
-from paceline.tree import ROOT, DraftTree, Ints, ancestors, is_chain, line, offsets
+from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 
 if TYPE_CHECKING:
     from paceline.targets.chains import Chain, ChainDraft
@@ -189,9 +189,7 @@ class Request:
     def of_tree(
         cls, rows: Rows, root: int, tree: DraftTree, want: Want = NOTHING, on_early: OnEarly | None = None
     ) -> Request:
-        """The rows that are scored for a tree: the root first, then the nodes."""
-        parents = line(len(tree) + 1)[0] if is_chain(tree.parents) else np.concatenate(([ROOT], tree.parents + 1))
-        return cls(rows, np.concatenate(([root], tree.tokens)), parents, want, on_early=on_early)
+        return cls(rows, *rows_of(root, tree), want, on_early=on_early)
 
     @classmethod
     def of_prompt(cls, rows: Rows, tokens: Ints, want: Want = NOTHING, *, ends_prompt: bool = False) -> Request:
