@@ -1,5 +1,6 @@
 """Models of llama.cpp as targets: the law of trees, faults that must be seen, texts, and files that cannot be used."""
 
+import gc
 import os
 import struct
 import subprocess
@@ -209,6 +210,67 @@ def test_cells_grow_with_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = score(target, one, 5, tree)
     assert gap(found, plain_rows(target, line, 5, tree)) < CLOSE
     one.check()
+
+
+@needs_llama
+def test_an_interruption_while_cells_grow_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "FIRST_CELLS", 512)
+    target = open_gguf(file_of(), device="cpu")[0]
+    one, other, line, tree = target.open(), target.open(), text(300), random_tree(4)
+    read(target, one, line)
+    init, freed = target.calls.llama_init_from_model, list[Any]()
+
+    def interrupted(*given: Any) -> Any:
+        init(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target.calls, "llama_init_from_model", interrupted)
+    monkeypatch.setattr(target.calls, "llama_free", freed.append)
+    with pytest.raises(KeyboardInterrupt):
+        read(target, other, text(400, 3))
+    assert not freed, "the cells are those of before"
+    monkeypatch.undo()
+    assert gap(score(target, one, 5, tree), plain_rows(target, line, 5, tree)) < CLOSE
+
+
+@needs_llama
+def test_a_model_is_freed_after_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed = list[str]()
+    calls = library.library()
+    for name in ("llama_model_free", "llama_free"):
+        free = getattr(calls, name)
+        monkeypatch.setattr(calls, name, lambda thing, name=name, free=free: (freed.append(name), free(thing)))
+    target = open_gguf(file_of(), device="cpu")[0]
+    rows = target.open()
+    del target
+    gc.collect()
+    assert not freed, "rows still need them"
+    del rows
+    gc.collect()
+    assert freed == ["llama_free", "llama_model_free"]
+
+
+@needs_llama
+def test_cells_of_a_copy_that_was_interrupted_are_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, line = target_of(), text(60)
+    one, other = target.open(), target.open()
+    read(target, one, line)
+    copy = target.calls.llama_memory_seq_cp
+
+    def interrupted(*given: Any) -> None:
+        copy(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target.calls, "llama_memory_seq_cp", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        other.adopt(one, 40)
+    monkeypatch.undo()
+    other.rewind(0)
+    other.check()
+    read(target, other, text(9, 8))
+    assert gap(score(target, other, 5), plain_rows(target, text(9, 8), 5, DraftTree.chain([]))) < CLOSE
+    one.close()
+    other.close()
 
 
 @needs_llama

@@ -28,10 +28,10 @@ from paceline.targets.load import open_model
 from paceline.targets.mlx import forward
 from paceline.targets.mlx.chained import ChainedRows
 from paceline.targets.mlx.probe import prepare
-from paceline.targets.mlx.rows import MLXRows
+from paceline.targets.mlx.rows import LayerBuffers, MLXRows
 from paceline.targets.mlx.target import MLXTarget
 from paceline.targets.replay import open_vocabulary
-from paceline.tree import DraftTree, Ints
+from paceline.tree import EMPTY, DraftTree, Ints
 from scoring import Knowing, leaves, random_tree, tokens
 
 CLOSE, SEEN = 1e-4, 1e-2
@@ -302,6 +302,57 @@ def test_rows_are_taken_over_and_taken_back(name: str, made: Callable[[str], MLX
         found = target.score([Request.of_prompt(each, rest, ends_prompt=True)])[0].logits
         assert apart(found, alone(target, text[:25])[-1:]) < CLOSE
     assert reached == (12 if name == "llama" else 0)
+
+
+def test_an_interruption_while_rows_move_leaves_no_wrong_ones(
+    made: Callable[[str], MLXTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, text, gather, layers = made("llama"), tokens(12, 3), LayerBuffers.gather, list[LayerBuffers]()
+    rows = filled(target, text)
+    target.score([Request.of_tree(rows, 4, DraftTree.build([5, 6, 7, 8, 9, 10], [-1, -1, 0, 1, 2, 3]))])
+    rows.keep([0, 2, 4, 6])
+
+    def interrupted(layer: LayerBuffers, *given: Any) -> None:
+        gather(layer, *given)
+        layers.append(layer)
+        if len(layers) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(LayerBuffers, "gather", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        target.score([Request.of_tree(rows, 3, EMPTY)])
+    monkeypatch.undo()
+    assert rows.tokens.tolist() == [*text, 4], "what did not move"
+    found = target.score([Request.of_prompt(rows, np.array([6, 8, 10, 3]), ends_prompt=True)])[0].logits
+    assert apart(found, alone(target, np.array([*text, 4, 6, 8, 10, 3]))[-1:]) < CLOSE
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba"])
+def test_an_interrupted_forward_leaves_no_layer_ahead_of_the_others(
+    name: str, made: Callable[[str], MLXTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In caches of mlx-lm, those that can be trimmed and those that cannot, before and behind a refused draft."""
+    target, text = made(name), tokens(12, 3)
+    monkeypatch.setattr(target, "chained", True)
+    layer = type(target.anatomy.layers[1])
+    forward_of = layer.__call__
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        found = forward_of(*given, **more)
+        if given[0] is target.anatomy.layers[1]:
+            raise KeyboardInterrupt
+        return found
+
+    for draft in (EMPTY, DraftTree.chain([5, 6, 7])):
+        rows = filled(target, text)
+        target.score([Request.of_tree(rows, 4, draft)])
+        rows.keep([0])
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(layer, "__call__", interrupted)
+            target.score([Request.of_tree(rows, 9, EMPTY)])
+        found = target.score([Request.of_tree(rows, 3, EMPTY)])[0].logits
+        assert apart(found, alone(target, np.array([*text, 4, 3]))[-1:]) < CLOSE
+        rows.check()
 
 
 def test_families_that_cannot_have_siblings_are_told_apart(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ before the draft, and the accepted tokens are read again.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -37,8 +38,9 @@ class ChainedRows(Rows):
         """Take tokens behind the first ``count`` back; returns those of the first that must be read again."""
         if self.cached > count:
             if can_trim_prompt_cache(self.caches):
-                trim_prompt_cache(self.caches, self.cached - count)
-                self.cached = count
+                with self.writing():
+                    trim_prompt_cache(self.caches, self.cached - count)
+                    self.cached = count
             elif self._before is not None and self._before[0] <= count:
                 self.cached, self.caches = self._before[0], _copies(self._before[1])
             else:
@@ -49,6 +51,17 @@ class ChainedRows(Rows):
         """A draft is about to be read, which may be refused."""
         if not self._steady:
             self._before = self.cached, _copies(self.caches)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Caches are written inside. If that is interrupted, some layers have read tokens that others have not, so all
+        of them go back to the copy, or begin again."""
+        try:
+            yield
+        except BaseException:
+            cached, caches = self._before or (0, self._make())
+            self.cached, self.caches = cached, _copies(caches)
+            raise
 
     @property
     def buffers(self) -> list[mx.array]:

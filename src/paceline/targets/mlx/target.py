@@ -172,15 +172,16 @@ class MLXTarget(Target):
         assert isinstance(rows, ChainedRows) and request.is_chain, "drafts are clipped to chains"
         unread = rows.go_to(rows.committed + request.held)
         rows.note(request.tokens, request.held)
-        if len(unread):
-            self.anatomy.run(unread, rows.caches, NOTHING, np.zeros(0, np.int64))
-            rows.cached += len(unread)
-        rows.mark()
-        rows.cached += len(request.tokens)
-        outputs = self.anatomy.run(
-            request.tokens, rows.caches, request.want, np.arange(len(request.tokens))[request.scored]
-        )
-        return self._read(outputs, [request], rows.buffers)[0]
+        with rows.writing():
+            if len(unread):
+                self.anatomy.run(unread, rows.caches, NOTHING, np.zeros(0, np.int64))
+                rows.cached += len(unread)
+            rows.mark()
+            rows.cached += len(request.tokens)
+            outputs = self.anatomy.run(
+                request.tokens, rows.caches, request.want, np.arange(len(request.tokens))[request.scored]
+            )
+            return self._read(outputs, [request], rows.buffers)[0]
 
     def _read(self, outputs: LazyOutputs, requests: Sequence[Request], buffers: list[mx.array]) -> list[Scores]:
         """Compute a forward, and split what it found among its requests."""
