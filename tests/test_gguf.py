@@ -556,6 +556,53 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
         file.opened(path).must_fit()
 
 
+def write_tensors(file: Path, kind: str, shapes: dict[str, tuple[int, ...]], **sizes: float) -> Path:
+    """A file of tensors with random values."""
+    import gguf
+
+    random, writer = np.random.default_rng(0), gguf.GGUFWriter(file, kind)
+    for name, value in sizes.items():
+        getattr(writer, f"add_{name}")(value)
+    writer.add_tokenizer_model("none")
+    for name, shape in shapes.items():
+        writer.add_tensor(name, random.standard_normal(shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@needs_llama
+def test_a_model_that_only_embeds_texts_is_refused(tmp_path: Path) -> None:
+    """llama.cpp computes it without complaint: its logits are zeros."""
+    wide, matrices = 32, {"attn_q": 32, "attn_k": 32, "attn_v": 32, "attn_output": 32, "ffn_up": 64}
+    shapes: dict[str, tuple[int, ...]] = {f"blk.0.{name}.weight": (rows, wide) for name, rows in matrices.items()}
+    shapes |= {"blk.0.ffn_down.weight": (wide, 64), "token_embd.weight": (50, wide), "token_types.weight": (2, wide)}
+    shapes["position_embd.weight"] = (64, wide)
+    for norm in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
+        shapes |= {f"{norm}.weight": (wide,), f"{norm}.bias": (wide,)}
+    sizes = {"context_length": 64, "embedding_length": wide, "block_count": 1, "head_count": 2}
+    more = {
+        "feed_forward_length": 64,
+        "layer_norm_eps": 1e-5,
+        "causal_attention": False,
+        "vocab_size": 50,
+        "token_type_count": 2,
+    }
+    file = write_tensors(tmp_path / "bert.gguf", "bert", shapes, **sizes, **more)
+    with pytest.raises(UnsupportedModel, match="writes no text from left to right"):
+        open_gguf(file, device="cpu")
+
+
+@needs_llama
+@pytest.mark.parametrize("kind", ["clip", "llama"])
+def test_a_part_of_a_model_is_not_called_damaged(kind: str, tmp_path: Path) -> None:
+    file = write_tensors(tmp_path / "part.gguf", kind, {"blk.0.attn_q.weight.lora_a": (8, 32)})
+    with pytest.raises(UnsupportedModel, match="holds no whole model"):
+        open_gguf(file, device="cpu")
+
+
 @needs_llama
 def test_damage_behind_the_header(tmp_path: Path) -> None:
     whole = file_of("pocket-draft").read_bytes()
@@ -585,6 +632,12 @@ def test_damage_behind_the_header(tmp_path: Path) -> None:
 def test_wishes_that_a_file_cannot_meet(how: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         open_model(file_of(), **how)
+
+
+@needs_llama
+@pytest.mark.parametrize("name", ["fp32", "torch.float32"])
+def test_the_type_of_a_file_has_its_usual_names(name: str) -> None:
+    assert open_gguf(file_of(), device="cpu", dtype=name)[0].dtype == "float32"
 
 
 @needs_llama

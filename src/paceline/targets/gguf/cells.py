@@ -144,6 +144,11 @@ class Cells:
     # --- memory ---------------------------------------------------------------------------------------------
 
     @property
+    def keep_rows(self) -> bool:
+        """Whether rows are kept at all; models that only embed texts have no cells, and no logits either."""
+        return bool(self._memory)
+
+    @property
     def _memory(self) -> Any:
         return self._calls.llama_get_memory(self._context.thing)
 

@@ -32,7 +32,7 @@ class ChainedRows(Rows):
         self._steady = all(type(cache) is KVCache for cache in self.caches)
         """Whether rows can always be taken back."""
         self._before: tuple[int, Caches] | None = None
-        """A copy of caches that cannot be trimmed, and how many tokens they had read."""
+        """A copy of caches that cannot be trimmed, and how many tokens they had read; until it is gone back to."""
 
     def go_to(self, count: int) -> Ints:
         """Take tokens behind the first ``count`` back; returns those of the first that must be read again."""
@@ -41,10 +41,8 @@ class ChainedRows(Rows):
                 with self.writing():
                     trim_prompt_cache(self.caches, self.cached - count)
                     self.cached = count
-            elif self._before is not None and self._before[0] <= count:
-                self.cached, self.caches = self._before[0], _copies(self._before[1])
             else:
-                self.cached, self.caches = 0, self._make()
+                self._go_back(self._before is not None and self._before[0] <= count)
         return self._tokens[self.cached : count]
 
     def mark(self) -> None:
@@ -59,13 +57,19 @@ class ChainedRows(Rows):
         try:
             yield
         except BaseException:
-            cached, caches = self._before or (0, self._make())
-            self.cached, self.caches = cached, _copies(caches)
+            self._go_back(self._before is not None)
             raise
+
+    def _go_back(self, copied: bool) -> None:
+        """To the copy, or to caches that have read nothing."""
+        self.cached, self.caches = self._before if copied and self._before is not None else (0, self._make())
+        self._before = None
 
     @property
     def buffers(self) -> list[mx.array]:
-        return [held for _, held in tree_flatten([cache.state for cache in self.caches]) if isinstance(held, mx.array)]
+        """All arrays, those of the copy as well: another thread cannot compute what this one left uncomputed."""
+        caches = [*self.caches, *(self._before[1] if self._before is not None else ())]
+        return [held for _, held in tree_flatten([cache.state for cache in caches]) if isinstance(held, mx.array)]
 
     def _within_reach(self, length: int) -> int:
         if length >= self.cached or can_trim_prompt_cache(self.caches):
@@ -81,6 +85,7 @@ class ChainedRows(Rows):
             self.cached, self.caches = other.cached, _copies(other.caches)
         self._before = None
         self.go_to(count)
+        mx.eval(self.buffers)
 
     def _gather(self, rows: Ints) -> None:
         assert list(rows) == list(range(len(rows))), "drafts are chains"

@@ -146,14 +146,21 @@ class MLXTarget(Target):
 
     def _score(self, requests: Sequence[Request]) -> list[Scores]:
         """Score requests in one forward over our rows."""
-        assert self.windows is not None, "rows are ours"
         every = list[MLXRows]()
         for request in requests:
-            rows = request.rows
-            assert isinstance(rows, MLXRows), "a target scores rows that it opened"
+            assert isinstance(request.rows, MLXRows), "a target scores rows that it opened"
+            every.append(request.rows)
+        try:
+            return self._score_rows(requests, every)
+        except BaseException:
+            mx.eval([rows.buffers for rows in every])  # another thread cannot compute what this one leaves uncomputed
+            raise
+
+    def _score_rows(self, requests: Sequence[Request], every: Sequence[MLXRows]) -> list[Scores]:
+        assert self.windows is not None, "rows are ours"
+        for request, rows in zip(requests, every, strict=True):
             rows.settle()
             rows.note(request.tokens, request.held)
-            every.append(rows)
         packing = Packing(requests)
         caches = [LayerCache(packing, number, window) for number, window in enumerate(self.windows)]
         starts = np.cumsum([0, *(len(request.tokens) for request in requests)])
