@@ -469,6 +469,15 @@ def test_states_inside_are_not_offered(lm: LanguageModel, rows: GgufRows) -> Non
 
 
 @needs_llama
+def test_no_head_is_trained_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts.txt").write_text("A boat is a boat.\n" * 20)
+    given = ["--data", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "head"), "--device", "cpu"]
+    assert main(["train", "redrafter", "--model", str(file_of()), *given]) == 2
+    assert "is not computed by torch, so no head is trained for it; train for the original" in capsys.readouterr().err
+    assert not (tmp_path / "head").exists()
+
+
+@needs_llama
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--model", str(file_of()), "--device", "cpu", "--max-new-tokens", "12", "--temperature", "0"]
     assert main(["generate", PROMPT, *given]) == 0
