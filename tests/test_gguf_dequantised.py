@@ -127,7 +127,7 @@ def test_positions_that_are_stretched_are_refused(name: str, tmp_path: Path) -> 
         open_model(tmp_path / "m.gguf", device="cpu")
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mistral-v3", "bielik-v3-APT4"])
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "mistral-v3", "bielik-v3-APT4"])
 def test_real_tokenizers_split_alike(name: str, tmp_path: Path) -> None:
     if not (REAL / name).exists():
         pytest.skip(f"{REAL / name} is not there")

@@ -31,6 +31,8 @@ from tokenizer_kinds import REAL, REAL_NAMES, TEXTS
 
 pytestmark = needs_llama
 
+LARGE = ("gpt2", "llama3", "mistral-nemo-tekken", "qwen2-2.5-3")
+"""Tokenizers that take seconds to load."""
 CLOSE = 1e-4
 """Of a row's deviation: what kernels of other shapes may change in float32."""
 SMALL = {
@@ -149,7 +151,9 @@ def with_tokenizer(folder: Path, tokenizer: Any, **more: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", REAL_NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in REAL_NAMES]
+)
 def test_real_tokenizers_split_alike(name: str, tmp_path: Path) -> None:
     if not (REAL / name).exists():
         pytest.skip(f"{REAL / name} is not there")
@@ -274,7 +278,7 @@ def test_without_the_packages_a_sentence_says_how_to_have_them(tmp_path: Path, m
     monkeypatch.undo()
     library.library.cache_clear()
     monkeypatch.setattr(export, "need", lambda *given: missing(*given))
-    with pytest.raises(MissingPackage, match="a GGUF file that is written"):
+    with pytest.raises(MissingPackage, match="writing a GGUF file"):
         export_gguf("pocket", tmp_path / "n.gguf")
 
 

@@ -137,6 +137,7 @@ paceline dict lookup Once --dict missing.dict
 paceline dict build --text missing.txt --out a.dict
 paceline export tgi lookup
 paceline export vllm --method suffix
+paceline export gguf --out model.bin
 paceline methods lookpu
 paceline completion tcsh
 """

@@ -58,7 +58,7 @@ def export_gguf(
 ) -> WrittenFile:
     """Write a bundled model, a folder of transformers or a model of a hub as a GGUF file."""
     kind = named_type(kind)
-    need("gguf", "a GGUF file that is written", "gguf")
+    need("gguf", "writing a GGUF file", "gguf")
     _check_out(out, model, force)
     if kind in MADE:
         _quantiser(kind)

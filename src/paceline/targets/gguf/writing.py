@@ -30,7 +30,7 @@ def write_gguf(
 ) -> None:
     """Write a model in a type of `kinds.WRITTEN`. Without a vocabulary the file has no tokenizer: input and output are
     ids. `UnsupportedModel` where llama.cpp would compute something else."""
-    need("gguf", "a GGUF file that is written", "gguf")
+    need("gguf", "writing a GGUF file", "gguf")
     import gguf
 
     config = source.config
