@@ -1,5 +1,6 @@
 """Models of llama.cpp as targets: the law of trees, faults that must be seen, texts, and files that cannot be used."""
 
+import gc
 import os
 import struct
 import subprocess
@@ -264,6 +265,67 @@ def test_cells_grow_with_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_llama
+def test_an_interruption_while_cells_grow_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "FIRST_CELLS", 512)
+    target = open_gguf(file_of(), device="cpu")[0]
+    one, other, line, tree = target.open(), target.open(), text(300), random_tree(4)
+    read(target, one, line)
+    init, freed = target.calls.llama_init_from_model, list[Any]()
+
+    def interrupted(*given: Any) -> Any:
+        init(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target.calls, "llama_init_from_model", interrupted)
+    monkeypatch.setattr(target.calls, "llama_free", freed.append)
+    with pytest.raises(KeyboardInterrupt):
+        read(target, other, text(400, 3))
+    assert not freed, "the cells are those of before"
+    monkeypatch.undo()
+    assert gap(score(target, one, 5, tree), plain_rows(target, line, 5, tree)) < CLOSE
+
+
+@needs_llama
+def test_a_model_is_freed_after_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed = list[str]()
+    calls = library.library()
+    for name in ("llama_model_free", "llama_free"):
+        free = getattr(calls, name)
+        monkeypatch.setattr(calls, name, lambda thing, name=name, free=free: (freed.append(name), free(thing)))
+    target = open_gguf(file_of(), device="cpu")[0]
+    rows = target.open()
+    del target
+    gc.collect()
+    assert not freed, "rows still need them"
+    del rows
+    gc.collect()
+    assert freed == ["llama_free", "llama_model_free"]
+
+
+@needs_llama
+def test_cells_of_a_copy_that_was_interrupted_are_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, line = target_of(), text(60)
+    one, other = target.open(), target.open()
+    read(target, one, line)
+    copy = target.calls.llama_memory_seq_cp
+
+    def interrupted(*given: Any) -> None:
+        copy(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target.calls, "llama_memory_seq_cp", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        other.adopt(one, 40)
+    monkeypatch.undo()
+    other.rewind(0)
+    other.check()
+    read(target, other, text(9, 8))
+    assert gap(score(target, other, 5), plain_rows(target, text(9, 8), 5, DraftTree.chain([]))) < CLOSE
+    one.close()
+    other.close()
+
+
+@needs_llama
 def test_rows_that_were_rewound_or_copied_are_as_good_as_fresh_ones() -> None:
     target, line, tree = target_of(), text(60), random_tree(6)
     one, other = target.open(), target.open()
@@ -459,6 +521,15 @@ def test_states_inside_are_not_offered(lm: LanguageModel, rows: GgufRows) -> Non
 
 
 @needs_llama
+def test_no_head_is_trained_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts.txt").write_text("A boat is a boat.\n" * 20)
+    given = ["--data", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "head"), "--device", "cpu"]
+    assert main(["train", "redrafter", "--model", str(file_of()), *given]) == 2
+    assert "is not computed by torch, so no head is trained for it; train for the original" in capsys.readouterr().err
+    assert not (tmp_path / "head").exists()
+
+
+@needs_llama
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--model", str(file_of()), "--device", "cpu", "--max-new-tokens", "12", "--temperature", "0"]
     assert main(["generate", PROMPT, *given]) == 0
@@ -546,6 +617,53 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
         file.opened(path).must_fit()
 
 
+def write_tensors(file: Path, kind: str, shapes: dict[str, tuple[int, ...]], **sizes: float) -> Path:
+    """A file of tensors with random values."""
+    import gguf
+
+    random, writer = np.random.default_rng(0), gguf.GGUFWriter(file, kind)
+    for name, value in sizes.items():
+        getattr(writer, f"add_{name}")(value)
+    writer.add_tokenizer_model("none")
+    for name, shape in shapes.items():
+        writer.add_tensor(name, random.standard_normal(shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@needs_llama
+def test_a_model_that_only_embeds_texts_is_refused(tmp_path: Path) -> None:
+    """llama.cpp computes it without complaint: its logits are zeros."""
+    wide, matrices = 32, {"attn_q": 32, "attn_k": 32, "attn_v": 32, "attn_output": 32, "ffn_up": 64}
+    shapes: dict[str, tuple[int, ...]] = {f"blk.0.{name}.weight": (rows, wide) for name, rows in matrices.items()}
+    shapes |= {"blk.0.ffn_down.weight": (wide, 64), "token_embd.weight": (50, wide), "token_types.weight": (2, wide)}
+    shapes["position_embd.weight"] = (64, wide)
+    for norm in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
+        shapes |= {f"{norm}.weight": (wide,), f"{norm}.bias": (wide,)}
+    sizes = {"context_length": 64, "embedding_length": wide, "block_count": 1, "head_count": 2}
+    more = {
+        "feed_forward_length": 64,
+        "layer_norm_eps": 1e-5,
+        "causal_attention": False,
+        "vocab_size": 50,
+        "token_type_count": 2,
+    }
+    file = write_tensors(tmp_path / "bert.gguf", "bert", shapes, **sizes, **more)
+    with pytest.raises(UnsupportedModel, match="writes no text from left to right"):
+        open_gguf(file, device="cpu")
+
+
+@needs_llama
+@pytest.mark.parametrize("kind", ["clip", "llama"])
+def test_a_part_of_a_model_is_not_called_damaged(kind: str, tmp_path: Path) -> None:
+    file = write_tensors(tmp_path / "part.gguf", kind, {"blk.0.attn_q.weight.lora_a": (8, 32)})
+    with pytest.raises(UnsupportedModel, match="holds no whole model"):
+        open_gguf(file, device="cpu")
+
+
 @needs_llama
 def test_damage_behind_the_header(tmp_path: Path) -> None:
     whole = file_of("pocket-draft").read_bytes()
@@ -575,6 +693,12 @@ def test_damage_behind_the_header(tmp_path: Path) -> None:
 def test_wishes_that_a_file_cannot_meet(how: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         open_model(file_of(), **how)
+
+
+@needs_llama
+@pytest.mark.parametrize("name", ["fp32", "torch.float32"])
+def test_the_type_of_a_file_has_its_usual_names(name: str) -> None:
+    assert open_gguf(file_of(), device="cpu", dtype=name)[0].dtype == "float32"
 
 
 @needs_llama

@@ -500,7 +500,7 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 20850,
+        "targets": 20900,
         "drafters": 14740,
         "planning": 2600,
         "engine": 1950,

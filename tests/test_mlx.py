@@ -8,6 +8,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,10 @@ from paceline.targets.load import open_model
 from paceline.targets.mlx import forward
 from paceline.targets.mlx.chained import ChainedRows
 from paceline.targets.mlx.probe import prepare
-from paceline.targets.mlx.rows import MLXRows
+from paceline.targets.mlx.rows import LayerBuffers, MLXRows
 from paceline.targets.mlx.target import MLXTarget
 from paceline.targets.replay import open_vocabulary
-from paceline.tree import DraftTree, Ints
+from paceline.tree import EMPTY, DraftTree, Ints
 from scoring import Knowing, leaves, random_tree, tokens
 
 CLOSE, SEEN = 1e-4, 1e-2
@@ -304,6 +306,99 @@ def test_rows_are_taken_over_and_taken_back(name: str, made: Callable[[str], MLX
     assert reached == (12 if name == "llama" else 0)
 
 
+def test_an_interruption_while_rows_move_leaves_no_wrong_ones(
+    made: Callable[[str], MLXTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, text, gather, layers = made("llama"), tokens(12, 3), LayerBuffers.gather, list[LayerBuffers]()
+    rows = filled(target, text)
+    target.score([Request.of_tree(rows, 4, DraftTree.build([5, 6, 7, 8, 9, 10], [-1, -1, 0, 1, 2, 3]))])
+    rows.keep([0, 2, 4, 6])
+
+    def interrupted(layer: LayerBuffers, *given: Any) -> None:
+        gather(layer, *given)
+        layers.append(layer)
+        if len(layers) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(LayerBuffers, "gather", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        target.score([Request.of_tree(rows, 3, EMPTY)])
+    monkeypatch.undo()
+    assert rows.tokens.tolist() == [*text, 4], "what did not move"
+    found = target.score([Request.of_prompt(rows, np.array([6, 8, 10, 3]), ends_prompt=True)])[0].logits
+    assert apart(found, alone(target, np.array([*text, 4, 6, 8, 10, 3]))[-1:]) < CLOSE
+
+
+def interrupt(target: MLXTarget, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward that ends before its last layer."""
+    *_, last = target.anatomy.layers
+    forward_of = type(last).__call__
+
+    def ended(layer: Any, *given: Any, **more: Any) -> Any:
+        if layer is last:
+            raise KeyboardInterrupt
+        return forward_of(layer, *given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(last), "__call__", ended)
+        with pytest.raises(KeyboardInterrupt):
+            target.score([Request.of_tree(rows, 9, EMPTY)])
+
+
+@pytest.mark.parametrize("name", ["llama", "mamba"])
+def test_an_interrupted_forward_leaves_no_layer_ahead_of_the_others(
+    name: str, made: Callable[[str], MLXTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In caches of mlx-lm, those that can be trimmed and those that cannot, before and behind a refused draft."""
+    target, text = made(name), tokens(12, 3)
+    monkeypatch.setattr(target, "chained", True)
+    for draft in (EMPTY, DraftTree.chain([5, 6, 7])):
+        rows = filled(target, text)
+        target.score([Request.of_tree(rows, 4, draft)])
+        rows.keep([0])
+        interrupt(target, rows, monkeypatch)
+        found = target.score([Request.of_tree(rows, 3, EMPTY)])[0].logits
+        assert apart(found, alone(target, np.array([*text, 4, 3]))[-1:]) < CLOSE
+        rows.check()
+
+
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("name", ["llama", "mamba"])
+def test_rows_go_on_in_another_thread(
+    name: str, stop: bool, made: Callable[[str], MLXTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a refused draft, and behind a forward that was interrupted."""
+    target, text, rows = made(name), tokens(14, 3), made(name).open()
+
+    def draft(kept: int) -> None:
+        target.score([Request.of_tree(rows, int(text[rows.committed]), DraftTree.chain([text[10], 5, 6]))])
+        rows.keep(range(kept))
+
+    def prompt(tokens: Ints, ends: bool) -> Any:
+        scores = target.score([Request.of_prompt(rows, tokens, ends_prompt=ends)])[0]
+        if not ends:
+            rows.keep(range(len(tokens)))
+        return scores.logits if ends else None
+
+    steps = [
+        partial(prompt, text[:9], False),
+        partial(draft, 2),
+        *([partial(interrupt, target, rows, monkeypatch)] if stop else []),
+        partial(draft, 1),
+    ]
+    for step in steps:
+        in_a_thread(step)
+    other = target.open()
+    in_a_thread(lambda: other.adopt(rows, 12))
+    found = in_a_thread(lambda: prompt(text[12:], True))
+    assert apart(found, alone(target, text)[-1:]) < CLOSE
+
+
+def in_a_thread(step: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(step).result()
+
+
 def test_families_that_cannot_have_siblings_are_told_apart(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="cannot score sibling drafts, so drafts are clipped to chains"):
         target, _ = open_model(written(tmp_path / "gpt2", "gpt2", CHAINS["gpt2"]), with_tokenizer=False)
@@ -441,7 +536,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_are_converted_on_request() -> None:
-    assert paceline.load("mlx:pocket", dtype="bfloat16").target.dtype == "bfloat16"
+    assert paceline.load("mlx:pocket", dtype="bf16").target.dtype == "bfloat16"
     assert open_vocabulary("mlx:pocket").fingerprint == open_vocabulary("pocket").fingerprint
 
 

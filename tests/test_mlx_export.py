@@ -1,6 +1,7 @@
 """Folders for mlx-lm: they hold the model that was open, mlx-lm opens them, and a model that it would compute otherwise
 is refused before anything is there."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -241,6 +242,25 @@ def test_an_interrupted_export_leaves_nothing(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         export_tiny(tiny(), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.ENOSPC, "No space left on device")])
+def test_an_earlier_export_comes_back_if_the_new_one_cannot_take_its_name(
+    error: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, rename = tmp_path / "out", Path.rename
+    export_tiny(tiny(), out)
+
+    def failing(folder: Path, other: Path) -> Path:
+        if folder.name == "mlx":
+            raise error
+        return rename(folder, other)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises((KeyboardInterrupt, InputError, OSError)):
+        export_tiny(tiny(seed=1), out)
+    assert opened_folder(out).fingerprint() == tiny().fingerprint()
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_a_model_without_a_tokenizer(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import torch
 
 from paceline.errors import InputError
 from paceline.targets.memory import host_memory
+from paceline.targets.types import type_name
 
 DTYPES = {
     "float64": torch.float64,
@@ -15,16 +16,13 @@ DTYPES = {
 }
 BITS = {"int8": 8, "int4": 4}
 """Weights in integers, by their names."""
-SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
-"""Other names of types."""
 
 
 def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     """A type of weights by its name or as torch has it; None, or ``auto``, where none is asked for."""
     if dtype is None or dtype == "auto":
         return None
-    name = str(dtype).removeprefix("torch.")
-    name = SHORT.get(name, name)
+    name = type_name(dtype)
     if name in BITS:
         raise InputError(f"{name} is not a dtype; write quantize='{name}' (--quantize {name})")
     if name not in DTYPES:

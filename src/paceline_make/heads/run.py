@@ -20,6 +20,7 @@ from paceline.api.model import LanguageModel
 from paceline.drafters.networks.checkpoint import Provenance
 from paceline.errors import InputError
 from paceline.files import check_folder, claimed, naming, write_whole
+from paceline.targets.hf.target import HFTarget
 from paceline.targets.place import free_memory
 from paceline_make.heads.batches import Batches, FreshBatches, StoredBatches, rank
 from paceline_make.heads.data import TokenStream, divided, stream_of
@@ -80,6 +81,10 @@ class Workshop:
         elsewhere: Elsewhere | None = None,
     ) -> None:
         """``elsewhere`` makes labels in the place of this process."""
+        if not isinstance(lm.target, HFTarget):
+            raise InputError(
+                f"{lm.target.name} is not computed by torch, so no head is trained for it; train for the original"
+            )
         if lm.vocabulary is None:
             raise InputError(
                 f"{lm.target.name} came without a tokenizer, and training reads texts; put it beside the model"

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import DefectError, out_of_memory
-from paceline.targets.gguf.library import complaint, library
+from paceline.targets.gguf.library import Owned, complaint, library
 from paceline.targets.lending import Tray
 from paceline.targets.memory import host_memory
 from paceline.tree import Ints
@@ -57,11 +57,11 @@ FULL = 1
 class Cells:
     """A context of a loaded model. All calls but `held` and `give` are made by the holder of its lock."""
 
-    def __init__(self, model: Any, settings: Callable[[], Any], vocab_size: int) -> None:
+    def __init__(self, model: Owned, settings: Callable[[], Any], vocab_size: int) -> None:
         """``settings`` makes the parameters of a context, but for how many cells and sequences it has."""
         self._calls = library()
         self._model, self._settings, self._vocab_size = model, settings, vocab_size
-        self.width = int(self._calls.llama_model_n_embd(model))
+        self.width = int(self._calls.llama_model_n_embd(model.thing))
         """Of states."""
         self.sequences = int(self._calls.llama_max_parallel_sequences())
         self.lengths = [0] * self.sequences
@@ -121,8 +121,8 @@ class Cells:
         """Take the cells of another sequence up to ``end`` into this one, behind those that it has."""
         start = self.lengths[sequence]
         if start < end:
+            self.lengths[sequence] = end  # first: an interruption must not leave cells that `trim` does not know
             self._calls.llama_memory_seq_cp(self._memory, source, sequence, start, end)
-            self.lengths[sequence] = end
 
     def reaches(self, sequence: int) -> tuple[int, int]:
         """The first position of a sequence in llama.cpp, and the one behind its last; of an empty one 0 and 0."""
@@ -136,7 +136,7 @@ class Cells:
     ) -> RowsRead:
         """Write the cells of rows, each into its sequences; the logits of those that are ``scored``, and the states of
         those that are ``shown``."""
-        found, most = [], min(FORWARD, int(self._calls.llama_n_batch(self._context)))
+        found, most = [], min(FORWARD, int(self._calls.llama_n_batch(self._context.thing)))
         for start in range(0, len(tokens), most):
             part = slice(start, start + most)
             found.append(self._forward(tokens[part], positions[part], sequences[part], scored[part], shown[part]))
@@ -150,10 +150,10 @@ class Cells:
         for own, end in zip(sequences, (positions + 1).tolist(), strict=True):
             for sequence in own:  # before the forward, for that may be interrupted
                 self.lengths[sequence] = max(self.lengths[sequence], end)
-        self._calls.llama_set_embeddings(self._context, bool(shown.any()))
-        while (code := self._calls.llama_decode(self._context, filled)) == FULL:
+        self._calls.llama_set_embeddings(self._context.thing, bool(shown.any()))
+        while (code := self._calls.llama_decode(self._context.thing, filled)) == FULL:
             self._grow()
-            self._calls.llama_set_embeddings(self._context, bool(shown.any()))
+            self._calls.llama_set_embeddings(self._context.thing, bool(shown.any()))
         if code:
             raise DefectError(f"llama.cpp could not compute a forward over {len(tokens)} rows: {complaint()} ({code})")
         logits = self._found(self._calls.llama_get_logits, self._vocab_size, scored, marked)
@@ -163,65 +163,59 @@ class Cells:
         """A copy of the wanted rows among those that a forward has marked."""
         if not wanted.any():
             return np.empty((0, width), np.float32)
-        found: NDArray[np.float32] = np.ctypeslib.as_array(read(self._context), shape=(int(marked.sum()), width))
+        found: NDArray[np.float32] = np.ctypeslib.as_array(read(self._context.thing), shape=(int(marked.sum()), width))
         return found[wanted[marked]]
 
     # --- memory ---------------------------------------------------------------------------------------------
 
     @property
+    def keep_rows(self) -> bool:
+        """Whether rows are kept at all; models that only embed texts have no cells, and no logits either."""
+        return bool(self._memory)
+
+    @property
     def _memory(self) -> Any:
-        return self._calls.llama_get_memory(self._context)
+        return self._calls.llama_get_memory(self._context.thing)
 
     def measure(self, sequence: int) -> None:
         """Find the bytes of a row from a sequence that has some."""
-        size = int(self._calls.llama_state_seq_get_size(self._context, sequence))
+        size = int(self._calls.llama_state_seq_get_size(self._context.thing, sequence))
         self.row_bytes = -(-size // max(1, self.lengths[sequence]))
 
-    def _opened(self, cells: int) -> Any:
-        """A context, which is freed with this object. `OutOfMemory` where there is no room for it."""
+    def _opened(self, cells: int) -> Owned:
+        """A context. `OutOfMemory` where there is no room for it."""
         free = host_memory()
         if self.row_bytes is not None and free is not None and self.row_bytes * cells > free:
             raise out_of_memory(MemoryError())
         terms = self._settings()
         terms.n_ctx, terms.n_batch, terms.n_ubatch = cells, FORWARD, FORWARD
         terms.n_seq_max, terms.kv_unified = self.sequences, True
-        context = self._calls.llama_init_from_model(self._model, terms)
+        context = self._calls.llama_init_from_model(self._model.thing, terms)
         if context is None:
             raise out_of_memory(MemoryError(complaint()))
-        self._release = weakref.finalize(self, self._calls.llama_free, context)
-        self._release.atexit = False  # the system takes it back, and other threads may be in a forward
-        return context
+        return Owned(context, self._calls.llama_free, self._model)
 
     def _grow(self) -> None:
-        """Move all sequences into a context of twice as many cells."""
+        """Move all sequences into a context of twice as many cells. The old one is replaced at the end, so a failure or
+        an interruption changes nothing."""
         self._reclaim()
-        kept = {number: self._state(number) for number, length in enumerate(self.lengths) if length}
-        before = self.size
-        self._release()
-        try:
-            self._context = self._opened(2 * before)
-            self.size = 2 * before
-        except MemoryError:
-            self._context = self._opened(before)
-            raise
-        finally:
-            self._restore(kept)
+        size = 2 * self.size
+        while (fresh := self._moved(size)) is None:
+            size *= 2
+        self._context, self.size = fresh, size
 
-    def _state(self, sequence: int) -> Any:
-        size = self._calls.llama_state_seq_get_size(self._context, sequence)
-        state = (ctypes.c_uint8 * size)()
-        self._calls.llama_state_seq_get_data(self._context, state, size, sequence)
-        return state
-
-    def _restore(self, kept: dict[int, Any]) -> None:
-        """Cells that two sequences shared are copied for each of them, which may need a larger context again."""
-        for number, state in kept.items():
-            if not self._calls.llama_state_seq_set_data(self._context, state, len(state), number):
-                self._release()
-                self.size *= 2
-                self._context = self._opened(self.size)
-                self._restore(kept)
-                return
+    def _moved(self, size: int) -> Owned | None:
+        """A context with a copy of all sequences; None where they need more cells: those that two sequences share are
+        copied for each of them."""
+        calls, fresh = self._calls, self._opened(size)
+        for sequence, length in enumerate(self.lengths):
+            if length:
+                count = calls.llama_state_seq_get_size(self._context.thing, sequence)
+                state = (ctypes.c_uint8 * count)()
+                calls.llama_state_seq_get_data(self._context.thing, state, count, sequence)
+                if not calls.llama_state_seq_set_data(fresh.thing, state, count, sequence):
+                    return None
+        return fresh
 
 
 class _Batch:

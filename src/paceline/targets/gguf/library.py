@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -64,3 +65,17 @@ def packs_weights() -> bool:
     """Whether llama.cpp may repack weights at load, as it does by default. Packed for AMX its products of quantised
     weights crash (llama.cpp's issue 20824)."""
     return "AMX_INT8" not in instruction_sets()
+
+
+class Owned:
+    """A model or a context of llama.cpp, which is freed with this object; a context before its model."""
+
+    def __init__(self, thing: Any, free: Callable[[Any], None], model: Owned | None = None) -> None:
+        self.thing = thing
+        ending = weakref.finalize(self, _freed, free, thing, model)
+        ending.atexit = False  # the system takes it back, and other threads may be in a forward
+
+
+def _freed(free: Callable[[Any], None], thing: Any, model: Owned | None) -> None:
+    """``model`` lives until here, in whichever order a cycle of objects is collected."""
+    free(thing)

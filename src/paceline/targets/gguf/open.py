@@ -17,11 +17,15 @@ from paceline.targets.gguf.target import GgufTarget
 from paceline.targets.gguf.tokenizer import GgufTokenizer
 from paceline.targets.probing import differ
 from paceline.targets.threads import computing_threads
+from paceline.targets.types import type_name
 from paceline.tree import ROOT, DraftTree
 
 DEVICE = "PACELINE_DEVICE"
 ALL_LAYERS = 1 << 16
 GPUS = ("cuda", "mps", "gpu")
+NOT_IN_ORDER = "writes no text from left to right"
+PARTS = ("CLIP cannot be used as main model", "key not found in model")
+"""What llama.cpp says of files that belong to a model, for images or of an adapter, and hold none."""
 BESIDE = 4
 """Tokens that the probe's draft stands behind."""
 
@@ -39,13 +43,15 @@ def open_gguf(
     target = GgufTarget(_loaded(calls, file, place), file, str(path), threads=computing_threads(), device=place)
     if strict:
         _check_type(target, dtype, quantize)
+    if not target.cells.keep_rows:
+        raise _without_text(file, NOT_IN_ORDER)
     target.limits = _probed(target)
     return target, GgufTokenizer.of(target)
 
 
 def _check_type(target: GgufTarget, dtype: object, quantize: str | None) -> None:
     for name, value, meaningless in (("dtype", dtype, "auto"), ("quantize", quantize, "none")):
-        if value is not None and value != meaningless and str(value).removeprefix("torch.") != target.dtype:
+        if value is not None and value != meaningless and type_name(value) != target.dtype:
             raise InputError(
                 f"the weights of {target.name} stay as they are, in {target.dtype}; leave {name}={value} out"
             )
@@ -74,6 +80,8 @@ def _loaded(calls: Any, file: GgufFile, place: str) -> Any:
         why = complaint()
         if "unknown model architecture" in why or "unknown pre-tokenizer" in why:
             raise UnsupportedModel(f"the GGUF file {file.first} is of a kind that this llama.cpp does not know: {why}")
+        if any(part in why for part in PARTS):
+            raise UnsupportedModel(f"the GGUF file {file.first} holds no whole model: {why}; {ORIGINAL}")
         raise damaged(file.first, why)
     try:
         _refuse(calls, model, file)
@@ -87,11 +95,15 @@ def _refuse(calls: Any, model: Any, file: GgufFile) -> None:
     """Refuse models whose drafts could not be taken back, and those that write no text from left to right."""
     kinds = {
         "keeps a state that a refused draft would change": ("llama_model_is_recurrent", "llama_model_is_hybrid"),
-        "writes no text from left to right": ("llama_model_is_diffusion", "llama_model_has_encoder"),
+        NOT_IN_ORDER: ("llama_model_is_diffusion", "llama_model_has_encoder"),
     }
     for what, asked in kinds.items():
         if any(hasattr(calls, name) and getattr(calls, name)(model) for name in asked):
-            raise UnsupportedModel(f"the model in {file.first} {what}, which is not served from GGUF files; {ORIGINAL}")
+            raise _without_text(file, what)
+
+
+def _without_text(file: GgufFile, what: str) -> UnsupportedModel:
+    return UnsupportedModel(f"the model in {file.first} {what}, which is not served from GGUF files; {ORIGINAL}")
 
 
 def _probed(target: GgufTarget) -> Reach:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -17,7 +16,7 @@ from paceline.targets.forked import note_use
 from paceline.targets.gguf.cells import FORWARD, Cells, Marks, RowsRead
 from paceline.targets.gguf.embedding import TokenEmbeddings
 from paceline.targets.gguf.file import GgufFile
-from paceline.targets.gguf.library import library
+from paceline.targets.gguf.library import Owned, library
 from paceline.targets.gguf.rows import GgufRows
 from paceline.targets.hf.generation import ModelSettings
 from paceline.targets.memory import host_memory
@@ -43,12 +42,12 @@ class GgufTarget(Target):
     unordered = rounded = True
 
     def __init__(self, model: Any, file: GgufFile, name: str, *, threads: int, device: str = "cpu") -> None:
-        """``model`` is llama.cpp's, and freed with this object."""
+        """``model`` is llama.cpp's, and freed with this object and its rows."""
         note_use(pool=threads > 1)
         self.calls: Any = library()
         self.model, self.name = model, name
         self._threads, self._device = threads, device
-        weakref.finalize(self, self.calls.llama_model_free, model).atexit = False
+        owned = Owned(model, self.calls.llama_model_free)
         self.vocab: Any = self.calls.llama_model_get_vocab(model)
         self.vocab_size = int(self.calls.llama_vocab_n_tokens(self.vocab))
         self.context_length = int(self.calls.llama_model_n_ctx_train(model)) or None
@@ -58,7 +57,7 @@ class GgufTarget(Target):
         self._fingerprint, self._file = file.fingerprint(), file
         self._window = int(self.calls.llama_model_n_swa(model))
         self.limits = Reach()
-        self.cells = Cells(model, self._settings, self.vocab_size)
+        self.cells = Cells(owned, self._settings, self.vocab_size)
 
     def _settings(self) -> Any:
         """Parameters of a context. Rows are in floats of the weights' width: a narrower type would round them."""

@@ -7,7 +7,8 @@ before the draft, and the accepted tokens are read again.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -31,18 +32,17 @@ class ChainedRows(Rows):
         self._steady = all(type(cache) is KVCache for cache in self.caches)
         """Whether rows can always be taken back."""
         self._before: tuple[int, Caches] | None = None
-        """A copy of caches that cannot be trimmed, and how many tokens they had read."""
+        """A copy of caches that cannot be trimmed, and how many tokens they had read; until it is gone back to."""
 
     def go_to(self, count: int) -> Ints:
         """Take tokens behind the first ``count`` back; returns those of the first that must be read again."""
         if self.cached > count:
             if can_trim_prompt_cache(self.caches):
-                trim_prompt_cache(self.caches, self.cached - count)
-                self.cached = count
-            elif self._before is not None and self._before[0] <= count:
-                self.cached, self.caches = self._before[0], _copies(self._before[1])
+                with self.writing():
+                    trim_prompt_cache(self.caches, self.cached - count)
+                    self.cached = count
             else:
-                self.cached, self.caches = 0, self._make()
+                self._go_back(self._before is not None and self._before[0] <= count)
         return self._tokens[self.cached : count]
 
     def mark(self) -> None:
@@ -50,9 +50,26 @@ class ChainedRows(Rows):
         if not self._steady:
             self._before = self.cached, _copies(self.caches)
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Caches are written inside. If that is interrupted, some layers have read tokens that others have not, so all
+        of them go back to the copy, or begin again."""
+        try:
+            yield
+        except BaseException:
+            self._go_back(self._before is not None)
+            raise
+
+    def _go_back(self, copied: bool) -> None:
+        """To the copy, or to caches that have read nothing."""
+        self.cached, self.caches = self._before if copied and self._before is not None else (0, self._make())
+        self._before = None
+
     @property
     def buffers(self) -> list[mx.array]:
-        return [held for _, held in tree_flatten([cache.state for cache in self.caches]) if isinstance(held, mx.array)]
+        """All arrays, those of the copy as well: another thread cannot compute what this one left uncomputed."""
+        caches = [*self.caches, *(self._before[1] if self._before is not None else ())]
+        return [held for _, held in tree_flatten([cache.state for cache in caches]) if isinstance(held, mx.array)]
 
     def _within_reach(self, length: int) -> int:
         if length >= self.cached or can_trim_prompt_cache(self.caches):
@@ -68,6 +85,7 @@ class ChainedRows(Rows):
             self.cached, self.caches = other.cached, _copies(other.caches)
         self._before = None
         self.go_to(count)
+        mx.eval(self.buffers)
 
     def _gather(self, rows: Ints) -> None:
         assert list(rows) == list(range(len(rows))), "drafts are chains"

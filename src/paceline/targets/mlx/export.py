@@ -61,9 +61,19 @@ def export_mlx(target: HFTarget, folder: Path, *, bits: int | None, tokenizer: A
         _write_generation(target.model, made)
         expected = _saved(plain_copy(target), source)
         _convert(target, source, made, expected, bits)
+        _put(made, folder, work / "replaced")
+
+
+def _put(made: Path, folder: Path, replaced: Path) -> None:
+    """Give the new folder its name. An earlier one of that name goes aside, and comes back if that fails."""
+    try:
         if folder.exists():
-            folder.rename(work / "replaced")
+            folder.rename(replaced)
         made.rename(folder)
+    except BaseException:
+        if replaced.exists() and not folder.exists():
+            replaced.rename(folder)
+        raise
 
 
 def _may_be_replaced(folder: Path) -> bool:

@@ -15,6 +15,7 @@ from paceline.targets.memory import SMALLER, host_memory, must_fit
 from paceline.targets.mlx.configuration import mlx_words
 from paceline.targets.mlx.names import MLX_MARK
 from paceline.targets.pocket.names import MODELS, POCKET_NAMES, is_bundled
+from paceline.targets.types import type_name
 
 if TYPE_CHECKING:
     from paceline.targets.mlx.target import MLXTarget
@@ -41,7 +42,7 @@ def load_mlx(
     bundled model are float32. Unless this is ``strict``, ``dtype``, ``quantize`` and ``device`` say what is preferred,
     and what mlx-lm does not have is left out."""
     need("mlx_lm", "a model of mlx-lm", "mlx")
-    kind, bundled = None if dtype is None else str(dtype).removeprefix("torch."), is_bundled(_name(model))
+    kind, bundled = None if dtype is None else type_name(dtype), is_bundled(_name(model))
     if kind not in (None, "auto", *DTYPES):
         if strict:
             raise InputError(f"mlx computes in {', '.join(DTYPES)}, not in {kind}")

@@ -68,7 +68,7 @@ def _moved(rows: mx.array, capacity: int, used: int) -> mx.array:
 
 class MLXRows(Rows):
     """The layers of one sequence. Only the first ``committed`` rows of a layer count, so a forward that was interrupted
-    leaves nothing to repair."""
+    leaves nothing to repair, but where rows were being moved."""
 
     def __init__(self, layers: int, capacity: int) -> None:
         super().__init__()
@@ -81,8 +81,12 @@ class MLXRows(Rows):
         if self._moves is not None:
             start, index = self._moves
             rows = mx.array(index)
-            for layer in self._written():
-                layer.gather(start, rows)
+            try:
+                for layer in self._written():
+                    layer.gather(start, rows)
+            except BaseException:
+                self.rewind(start)  # behind it some layers have moved
+                raise
             self._moves = None
 
     def write(self, layer: int, keys: mx.array, values: mx.array) -> LayerBuffers:

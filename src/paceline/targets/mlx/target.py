@@ -146,14 +146,21 @@ class MLXTarget(Target):
 
     def _score(self, requests: Sequence[Request]) -> list[Scores]:
         """Score requests in one forward over our rows."""
-        assert self.windows is not None, "rows are ours"
         every = list[MLXRows]()
         for request in requests:
-            rows = request.rows
-            assert isinstance(rows, MLXRows), "a target scores rows that it opened"
+            assert isinstance(request.rows, MLXRows), "a target scores rows that it opened"
+            every.append(request.rows)
+        try:
+            return self._score_rows(requests, every)
+        except BaseException:
+            mx.eval([rows.buffers for rows in every])  # another thread cannot compute what this one leaves uncomputed
+            raise
+
+    def _score_rows(self, requests: Sequence[Request], every: Sequence[MLXRows]) -> list[Scores]:
+        assert self.windows is not None, "rows are ours"
+        for request, rows in zip(requests, every, strict=True):
             rows.settle()
             rows.note(request.tokens, request.held)
-            every.append(rows)
         packing = Packing(requests)
         caches = [LayerCache(packing, number, window) for number, window in enumerate(self.windows)]
         starts = np.cumsum([0, *(len(request.tokens) for request in requests)])
@@ -172,15 +179,16 @@ class MLXTarget(Target):
         assert isinstance(rows, ChainedRows) and request.is_chain, "drafts are clipped to chains"
         unread = rows.go_to(rows.committed + request.held)
         rows.note(request.tokens, request.held)
-        if len(unread):
-            self.anatomy.run(unread, rows.caches, NOTHING, np.zeros(0, np.int64))
-            rows.cached += len(unread)
-        rows.mark()
-        rows.cached += len(request.tokens)
-        outputs = self.anatomy.run(
-            request.tokens, rows.caches, request.want, np.arange(len(request.tokens))[request.scored]
-        )
-        return self._read(outputs, [request], rows.buffers)[0]
+        with rows.writing():
+            if len(unread):
+                self.anatomy.run(unread, rows.caches, NOTHING, np.zeros(0, np.int64))
+                rows.cached += len(unread)
+            rows.mark()
+            rows.cached += len(request.tokens)
+            outputs = self.anatomy.run(
+                request.tokens, rows.caches, request.want, np.arange(len(request.tokens))[request.scored]
+            )
+            return self._read(outputs, [request], rows.buffers)[0]
 
     def _read(self, outputs: LazyOutputs, requests: Sequence[Request], buffers: list[mx.array]) -> list[Scores]:
         """Compute a forward, and split what it found among its requests."""
