@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from paceline.api.model import LanguageModel
 from paceline.cli import main
 from paceline.drafters.lookup import Lookup
 from paceline.drafters.networks.heads import shipped_head
-from paceline.errors import DamagedFile, DefectError, InputError, MissingPackage, UnsupportedModel
+from paceline.errors import DamagedFile, DefectError, InputError, MissingPackage, OutOfMemory, UnsupportedModel
 from paceline.targets.base import Request, Want
 from paceline.targets.gguf import cells, dequantised, file, library
 from paceline.targets.gguf import open as opening
@@ -716,3 +717,14 @@ def test_a_model_whose_rows_depend_on_others_is_refused_or_clipped(monkeypatch: 
     monkeypatch.setattr(opening, "_rows", lambda *given: [np.zeros(8192, np.float32)] * 2)
     with pytest.raises(UnsupportedModel, match="drafts would change its text"):
         opening._probed(target)
+
+
+@needs_llama
+def test_more_texts_than_llama_cpp_keeps_are_refused() -> None:
+    target = target_of()
+    with ExitStack() as stack:
+        for _ in range(len(target.cells._free)):
+            stack.callback(target.open().close)
+        with pytest.raises(OutOfMemory, match=f"llama.cpp keeps {target.cells.sequences} texts at most"):
+            target.open()
+    target.open().close()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.errors import DefectError, out_of_memory
+from paceline.errors import DefectError, OutOfMemory, out_of_memory
 from paceline.targets.gguf.library import Owned, complaint, library
 from paceline.targets.lending import Tray
 from paceline.targets.memory import host_memory
@@ -96,7 +96,7 @@ class Cells:
         if not self._free:
             self._reclaim()
         if not self._free:
-            raise out_of_memory(MemoryError())
+            raise OutOfMemory(f"llama.cpp keeps {self.sequences} texts at most; write fewer at once")
         self._texts.add(text)
         return self._free.pop()
 

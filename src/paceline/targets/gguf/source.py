@@ -15,6 +15,7 @@ from paceline.errors import InputError
 from paceline.targets import hub
 from paceline.targets.gguf.metadata import HEAD, family_of
 from paceline.targets.hf.generation import settings_of
+from paceline.targets.mlx.names import MLX_MARK
 from paceline.targets.pocket.names import is_bundled
 
 FILES = ("*.json", "*.safetensors", "tokenizer.model", "*.txt", "*.jinja")
@@ -57,6 +58,8 @@ def open_source(model: str, *, trust_remote_code: bool = False) -> tuple[GgufSou
         from paceline.targets.pocket.open import stored
 
         return GgufSource.of_model(stored(model), model), BundledTokenizer(model.partition(BALLAST_MARK)[0])
+    if model.startswith(MLX_MARK):
+        raise InputError(f"{model} is a model of mlx-lm; give the folder or the name of the original model")
     from paceline.targets.hf.load import load_tokenizer
 
     folder = _folder(model)
