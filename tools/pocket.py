@@ -31,8 +31,8 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 
 from paceline.errors import InputError
 from paceline.files import terminable, workplace, write_whole
+from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import CONFIG, GENERATION, WEIGHTS, seal
-from paceline.targets.pocket.names import MODELS
 from paceline_make.cards import CARD
 from paceline_make.states import read_state, resumable, usable
 from tools import corpus, tokenizers
@@ -215,8 +215,8 @@ def main() -> None:
                 with _progress(plan.name) as report:
                     workshop.make(plan, report)
             if options.install:
-                workshop.install(MODELS)
-                print(MODELS / CARD)
+                workshop.install(bundle.MODELS)
+                print(bundle.MODELS / CARD)
     except (ValueError, OSError) as error:
         parser.exit(2, f"error: {error}\n")
     except KeyboardInterrupt:
