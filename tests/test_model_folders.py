@@ -18,7 +18,6 @@ import paceline
 from paceline.cli import main
 from paceline.targets.hf.load import load_target
 from paceline.targets.trust import trusts_all
-from paceline_lab.bench.peers.mlx_lm import MlxLm
 from paceline_lab.bench.times.forwards import bytes_of_token
 from paceline_lab.check.tiny import build as tiny_model
 from paceline_lab.check.tiny import configuration
@@ -350,10 +349,3 @@ def test_a_known_type_needs_no_code_of_its_own(model: Path, mark: Path) -> None:
     change(SETTINGS, auto_map={"AutoTokenizer": [None, "own.OwnTokenizer"]})(model)
     assert paceline.load(model).generate("ab", max_new_tokens=2).tokens
     assert not mark.exists()
-
-
-def test_a_peer_runs_no_code_that_a_configuration_names() -> None:
-    """Of the folders that are converted for mlx-lm, whose older releases import what model_file names."""
-    peer = MlxLm.__new__(MlxLm)
-    peer._lm = SimpleNamespace(load=lambda folder, **how: [{"model_file": "own.py"} | how["model_config"]])
-    assert peer._load(Path()) == {"model_file": None}

@@ -14,7 +14,7 @@ from clock import MadeClock
 from families import build
 from paceline.cli import main
 from paceline.files import CACHE
-from paceline.targets import place
+from paceline.targets import memory
 from paceline.targets.hf import packed, speed
 from paceline.targets.hf.joined import LinearSlice
 from paceline.targets.hf.packed import PackedLinear
@@ -234,17 +234,17 @@ def test_free_memory_is_known_or_guessed(tmp_path: Path, monkeypatch: pytest.Mon
     known = free_memory(CPU)
     assert known is not None
     assert known > 1 << 20
-    monkeypatch.setattr(place, "MEMORY", tmp_path / "nothing")
+    monkeypatch.setattr(memory, "MEMORY", tmp_path / "nothing")
     guessed = free_memory(CPU)
     assert guessed is not None
     assert guessed > 1 << 20
-    monkeypatch.delattr(place.os, "sysconf")
-    monkeypatch.setattr(place, "GROUP", tmp_path)
+    monkeypatch.delattr(memory.os, "sysconf")
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
     assert free_memory(CPU) is None
 
 
 def test_a_container_may_leave_less_than_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "GROUP", tmp_path)
+    monkeypatch.setattr(memory, "GROUP", tmp_path)
     (tmp_path / "memory.max").write_text("9000\n")
     (tmp_path / "memory.current").write_text("7000\n")
     (tmp_path / "memory.stat").write_text("anon 6500\ninactive_file 400\n")

@@ -58,12 +58,12 @@ def export_gguf(
 ) -> WrittenFile:
     """Write a bundled model, a folder of transformers or a model of a hub as a GGUF file."""
     kind = named_type(kind)
-    need("gguf", "writing a GGUF file", "gguf")
     _check_out(out, model, force)
-    if kind in MADE:
-        _quantiser(kind)
     advance(f"reading {model}", 0, 0)
     source, own = open_source(model, trust_remote_code=trust_remote_code)
+    need("gguf", "writing a GGUF file", "gguf")
+    if kind in MADE:
+        _quantiser(kind)
     if own is None and tokenizer:
         raise InputError(f"{model} has no tokenizer; {ANOTHER}")
     notes = _notes(source, kind)
