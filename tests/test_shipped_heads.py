@@ -67,3 +67,9 @@ def test_all_that_comes_along_is_small() -> None:
     made = [file for kind in ("*.safetensors", "*.dict", "tokenizer.json") for file in package.rglob(kind)]
     assert len(made) > 8
     assert sum(file.stat().st_size for file in made) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("method", ["eagle", "block", "hydra", "redrafter"])
+def test_the_folder_of_another_method_is_named(lm: LanguageModel, method: str) -> None:
+    with pytest.raises(InputError, match=f"is one for medusa, not for {method}; give medusa:head="):
+        lm.generate("a", method=f"{method}:head={head_of('medusa')}", max_new_tokens=1)

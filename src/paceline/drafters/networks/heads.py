@@ -71,6 +71,8 @@ def folder_of(named: str | Path, model: str, method: str) -> Path:
         )
     if folder.is_file():
         raise InputError(f"{folder} is a file; give the folder that 'paceline train {method}' wrote")
+    if (kind := _of_files(_files(folder))) not in (None, method):
+        raise InputError(f"the head in {folder} is one for {kind}, not for {method}; give {kind}:head={folder}")
     return folder
 
 
@@ -104,8 +106,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def method_for(named: str | Path) -> str:
     """The method that drafts with the head in a folder, by its configuration and the names of its files."""
     folder = found_folder(named)
-    files = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
-    if found := kind_of(read_config(folder), files):
+    if found := kind_of(read_config(folder), _files(folder)):
         return found
     *others, last = KINDS
     raise InputError(
@@ -113,11 +114,19 @@ def method_for(named: str | Path) -> str:
     )
 
 
+def _files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+
+
+def _of_files(files: Iterable[str]) -> str | None:
+    """The kind of a head whose files are named after it."""
+    return next((kind for file in files if (kind := OF_FILES.get(file.partition(".")[0]))), None)
+
+
 def kind_of(config: Mapping[str, Any], files: Iterable[str]) -> str | None:
     """The kind of a head; None of a folder that holds something else."""
-    for file in files:
-        if found := OF_FILES.get(file.partition(".")[0]):
-            return found
+    if found := _of_files(files):
+        return found
     for key in ("speculators_model_type", "model_type"):
         if found := OF_TYPES.get(str(config.get(key))):
             return found
