@@ -21,12 +21,13 @@ from tokenizers import Tokenizer
 
 from paceline.errors import DamagedFile
 from paceline.files import write_whole
+from paceline.targets.pocket import names
 from paceline.targets.pocket.llama import BundledForCausalLM, Config, as_transformers
-from paceline.targets.pocket.names import MODELS
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+MODELS = names.MODELS
 CONFIG, GENERATION, WEIGHTS, CHECKSUMS = (
     "config.json",
     "generation_config.json",
