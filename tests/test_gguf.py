@@ -581,9 +581,9 @@ def header(magic: bytes = b"GGUF", version: int = 3, tensors: int = 1, entries: 
 def test_a_file_that_is_none_is_one_sentence(tmp_path: Path, content: bytes, kind: type, said: str) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
-    with pytest.raises(kind, match=said) as told:
+    with pytest.raises(kind, match=said) as refused:
         paceline.load(path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_is_not_there_and_a_folder_of_several(tmp_path: Path) -> None:
@@ -675,9 +675,9 @@ def test_damage_behind_the_header(tmp_path: Path) -> None:
     }.items():
         path = tmp_path / f"{name}.gguf"
         path.write_bytes(content)
-        with pytest.raises(InputError, match="damaged") as told:
+        with pytest.raises(InputError, match="damaged") as refused:
             paceline.load(path, device="cpu")
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(refused.value)
 
 
 @needs_llama

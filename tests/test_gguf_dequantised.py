@@ -184,9 +184,9 @@ def test_damage_and_files_in_parts_are_one_sentence(tmp_path: Path, files: Path)
     }.items():
         path = tmp_path / f"{name}.gguf"
         path.write_bytes(content)
-        with pytest.raises(DamagedFile, match="is damaged") as told:
+        with pytest.raises(DamagedFile, match="is damaged") as refused:
             open_model(path, device="cpu")
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(refused.value)
     for part in (1, 2):
         (tmp_path / f"m-0000{part}-of-00002.gguf").write_bytes(whole)
     with pytest.raises(UnsupportedModel, match="is the first of 2 files, and transformers reads one"):

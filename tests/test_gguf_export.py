@@ -220,9 +220,9 @@ def test_a_tokenizer_that_llama_cpp_does_not_have_is_one_sentence(
     rule = Tokenizer.from_str(bundled("pocket")[1].backend.to_str())
     change(rule)
     folder = with_tokenizer(tmp_path / "model", PreTrainedTokenizerFast(tokenizer_object=rule))
-    with pytest.raises(UnsupportedModel, match=rf"{said}.*; write the file without it, with --no-tokenizer") as told:
+    with pytest.raises(UnsupportedModel, match=rf"{said}.*; write the file without it, with --no-tokenizer") as refused:
         export_gguf(str(folder), tmp_path / "m.gguf")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refused.value)
     assert export_gguf(str(folder), tmp_path / "m.gguf", tokenizer=False).tokenizer == "none"
 
 
@@ -344,8 +344,8 @@ def test_a_quantiser_that_fails_is_one_sentence(tmp_path: Path, monkeypatch: pyt
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "pocket.gguf"
     code, said, _ = say(["export", "gguf", "--model", "pocket", "--out", str(out), "--type", "q8_0", "--json"], capsys)
-    told = json.loads(said.splitlines()[-1])
-    assert (code, told["type"], told["bytes"], told["file"]) == (0, "Q8_0", out.stat().st_size, str(out))
+    printed = json.loads(said.splitlines()[-1])
+    assert (code, printed["type"], printed["bytes"], printed["file"]) == (0, "Q8_0", out.stat().st_size, str(out))
     assert f"{out}: 8.8 MB, 8.0M parameters in Q8_0; the tokenizer was checked against llama.cpp" in said
     lm = paceline.load(out, device="cpu")
     assert lm.generate("Once upon a time", max_new_tokens=8, temperature=0.0).text

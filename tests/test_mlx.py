@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -34,6 +35,8 @@ from paceline.targets.mlx.rows import LayerBuffers, MLXRows
 from paceline.targets.mlx.target import MLXTarget
 from paceline.targets.replay import open_vocabulary
 from paceline.tree import EMPTY, DraftTree, Ints
+from paceline_lab.bench.peers.mlx_lm import MlxLm
+from paceline_lab.bench.run.contestant import Missing
 from scoring import Knowing, leaves, random_tree, tokens
 
 CLOSE, SEEN = 1e-4, 1e-2
@@ -527,6 +530,14 @@ def test_code_of_a_model_is_not_run_unasked(folder: Path) -> None:
     (folder / "evil.py").write_text("raise SystemExit('run')")
     with pytest.raises(InputError, match="brings its own Python code, which is not run unless you say so"):
         paceline.load(f"mlx:{folder}")
+
+
+def test_a_peer_runs_no_code_of_a_folder_either(folder: Path) -> None:
+    written(folder, "llama", STACK | {"model_file": "evil.py"})
+    (folder / "evil.py").write_text("raise SystemExit('run')")
+    peer = MlxLm.__new__(MlxLm)
+    with pytest.raises(Missing, match="brings its own Python code, which is not run unless you say so"):
+        peer._load(cast("Target", SimpleNamespace(name=f"mlx:{folder}", dtype="float32")), "mlx")
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
 from pathlib import Path
 
 from paceline.cli.arguments import Parser, Subparsers
@@ -31,10 +30,10 @@ def add(exports: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from paceline.targets.hf.target import HFTarget
     from paceline.targets.load import open_model
+    from paceline.targets.mlx.export import export_mlx
 
     if options.out.exists() and not options.force:
         raise InputError(f"{options.out} is there already; give another --out, or --force to replace it")
-    export_mlx = import_module("paceline.targets.mlx.export").export_mlx
     with progress(f"loading {options.model}") as advance:
         target, _ = open_model(options.model, device="cpu")
         if not isinstance(target, HFTarget):
