@@ -50,7 +50,7 @@ PACKAGES = {
         *("integrations", "cli"),
     ),
     "paceline_lab": ("check", "bench", "machine", "measure", "demo", "commands"),
-    "paceline_make": ("states", "cluster", "cards", "texts", "dictionary", "heads", "commands"),
+    "paceline_make": ("states", "cluster", "cards", "texts", "dictionary", "heads", "models", "commands"),
 }
 ORDER = [f"{package}.{room}" for package, rooms in PACKAGES.items() for room in rooms]
 DOOR = "__init__"
@@ -92,7 +92,7 @@ EXPORTS = [
     "load",
 ]
 
-ROOMS_OF_SOFTMAX = frozenset({"paceline.law", "paceline_make.heads"})
+ROOMS_OF_SOFTMAX = frozenset({"paceline.law", "paceline_make.heads", "paceline_make.models"})
 SOFTMAX_NAMES = frozenset({"softmax", "log_softmax", "logsumexp", "Softmax", "LogSoftmax"})
 SOFTMAX_ELSEWHERE = {
     "paceline/targets/hf/attention.py": "attention weights: a softmax over keys, not over the vocabulary",

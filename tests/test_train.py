@@ -15,10 +15,11 @@ from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import WEIGHTS
 from paceline.targets.pocket.names import POCKET_NAMES
 from paceline.vocabulary import Vocabulary
+from paceline_make.models.loop import TrainingRun, held_out_loss, windows
+from paceline_make.models.schedule import Schedule
 from tools import corpus, pocket, tokenizers
-from tools.corpus import SOURCES, windows
-from tools.loop import TrainingRun, held_out_loss
-from tools.plans import PLANS, ModelPlan, Schedule
+from tools.corpus import SOURCES
+from tools.plans import PLANS, ModelPlan
 from tools.pocket import Workshop
 
 SCHEDULE = Schedule(

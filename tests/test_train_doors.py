@@ -23,7 +23,7 @@ from paceline.drafters.networks.redrafter.checkpoint import read_head
 from paceline.errors import DamagedFile, InputError, UnwritableFile
 from paceline.targets.table import TableTarget
 from paceline_make.commands import train
-from paceline_make.heads import run, watch
+from paceline_make.heads import judging, run
 from paceline_make.heads.labels import LabelSettings, Teacher
 from paceline_make.states import read_state, save_state, usable
 from test_train_redrafter import TEXT, losses, stream
@@ -48,7 +48,7 @@ def command(
     data = tmp_path / "data.txt"
     data.write_text("\n\n".join(f"{number}. {TEXT}" for number in range(20)))
     monkeypatch.setattr(train, "load_model", lambda options: lm)
-    monkeypatch.setattr(watch, "PROMPTS", 1)
+    monkeypatch.setattr(judging, "PROMPTS", 1)
     small = [word for name, value in SMALL.items() for word in (f"--{name}", value)]
 
     def run(*more: str) -> tuple[int, str]:

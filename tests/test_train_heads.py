@@ -35,7 +35,7 @@ from paceline.planning.base import Planner, Room
 from paceline.tree import DraftTree
 from paceline.verify import Rule
 from paceline_make.commands import train
-from paceline_make.heads import watch
+from paceline_make.heads import judging
 from paceline_make.heads.batches import StoredBatches, rank
 from paceline_make.heads.kinds.base import ROPE, Ground, HeadKind
 from paceline_make.heads.kinds.block import BlockKind, BlockLesson
@@ -443,8 +443,8 @@ def command(
     data = tmp_path / "data.txt"
     data.write_text("\n\n".join(f"{number}. {TEXT}" for number in range(20)))
     monkeypatch.setattr(train, "load_model", lambda options: lm)
-    monkeypatch.setattr(watch, "PROMPTS", 1)
-    monkeypatch.setattr(watch, "WRITTEN", 8)
+    monkeypatch.setattr(judging, "PROMPTS", 1)
+    monkeypatch.setattr(judging, "WRITTEN", 8)
     small = ("--ahead", "2", "--window", "16", "--positions", "128", "--epochs", "1", "--batch-size", "64")
 
     def run(kind: str, *more: str) -> tuple[int, str]:
@@ -525,8 +525,8 @@ def test_a_folder_of_another_kind_of_head_is_not_gone_on_with(lm: LanguageModel,
 
 
 def test_a_training_says_what_it_was_measured_with(lm: LanguageModel, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(watch, "PROMPTS", 1)
-    monkeypatch.setattr(watch, "WRITTEN", 8)
+    monkeypatch.setattr(judging, "PROMPTS", 1)
+    monkeypatch.setattr(judging, "WRITTEN", 8)
     found = watched(workshop(lm, tmp_path, SMALL["block"], held_out=0.2), ["- a text"])
     assert found.measured.keys() == {"shared", "none"}
     assert found.bytes < 1_000_000

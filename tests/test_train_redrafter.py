@@ -27,7 +27,7 @@ from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline.errors import InputError
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.table import TableTarget
-from paceline_make.heads import watch
+from paceline_make.heads import judging
 from paceline_make.heads.batches import FreshBatches, StoredBatches
 from paceline_make.heads.data import TokenStream, stream_of
 from paceline_make.heads.kinds.recurrent import RecurrentKind, RecurrentLesson
@@ -373,7 +373,7 @@ def test_a_head_with_a_part_of_the_vocabulary_drafts(lm: LanguageModel, tmp_path
 def test_a_head_is_measured_with_the_noise_and_without_and_keeps_the_better(
     lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "PROMPTS", 2)
+    monkeypatch.setattr(judging, "PROMPTS", 2)
     found = watched(workshop(lm, tmp_path, exit=16), ["- a text"]).measured
     assert found.keys() == {"shared", "none"}
     assert min(found.values()) >= 1

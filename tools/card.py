@@ -13,8 +13,8 @@ from paceline.api.model import LanguageModel, load
 from paceline.targets.hf.packed import parameter_count
 from paceline.targets.hf.target import HFTarget
 from paceline_make import cards
+from paceline_make.models.loop import held_out_loss
 from tools.corpus import HELD_OUT_SHARE, CorpusText
-from tools.loop import held_out_loss
 from tools.plans import ModelPlan
 
 TEMPLATES = Path(__file__).parent / "cards"

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paceline.errors import InputError
 
 PASSAGE_CHARACTERS = 5000
@@ -86,12 +83,3 @@ def sample_for_tokenizer(texts: Sequence[CorpusText], characters: int) -> list[s
         step = max(1, sum(map(len, pool)) // characters)
         chosen += pool[::step]
     return chosen
-
-
-def windows(tokens: NDArray[np.uint16], length: int, rng: np.random.Generator) -> NDArray[np.uint16]:
-    """Windows of ``length + 1`` tokens, each overlapping the next by one, from a random start, shuffled."""
-    offset = int(rng.integers(0, length))
-    count = (len(tokens) - offset - 1) // length
-    starts = offset + length * rng.permutation(count)
-    picked: NDArray[np.uint16] = tokens[starts[:, None] + np.arange(length + 1)]
-    return picked

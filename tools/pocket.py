@@ -14,7 +14,6 @@ import io
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,8 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import save
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -34,11 +31,12 @@ from paceline.files import terminable, workplace, write_whole
 from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import CONFIG, GENERATION, WEIGHTS, seal
 from paceline_make.cards import CARD
+from paceline_make.models.loop import RESTART, Report, TrainingRun
+from paceline_make.models.progress import progress
 from paceline_make.states import read_state, resumable, usable
 from tools import corpus, tokenizers
 from tools.card import write_models_card
 from tools.corpus import CorpusText
-from tools.loop import RESTART, Report, TrainingRun
 from tools.plans import PLANS, POSITIONS, WRITES, ModelPlan
 
 TOKENIZERS = {"byte-level": (tokenizers.byte_level, 8192), "unigram": (tokenizers.unigram, 6144)}
@@ -187,20 +185,6 @@ def weight_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob(WEIGHTS))
 
 
-@contextmanager
-def _progress(name: str) -> Iterator[Report]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(name)
-
-        def report(step: int, steps: int, loss: float, speed: float) -> None:
-            bar.update(task, completed=step, total=steps, description=f"{name} loss {loss:.3f}, {speed:.0f} tokens/s")
-            if not sys.stderr.isatty() and (step % 20 == 0 or step == steps):
-                print(f"{name} step {step}/{steps} loss {loss:.3f} {speed:.0f} tokens/s", file=sys.stderr, flush=True)
-
-        yield report
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--text", type=Path, required=True, help="folder of the licensed text files")
@@ -212,7 +196,7 @@ def main() -> None:
         with terminable(), resumable():
             workshop = Workshop(corpus.read(options.text), options.work, compiled=not options.eager)
             for plan in PLANS:
-                with _progress(plan.name) as report:
+                with progress(plan.name) as report:
                     workshop.make(plan, report)
             if options.install:
                 workshop.install(bundle.MODELS)

@@ -26,7 +26,8 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-from tools.corpus import read, windows
+from paceline_make.models.loop import windows
+from tools.corpus import read
 from tools.plans import POSITIONS, WRITES
 
 TOKENIZER = Path(__file__).parent.parent / "src/paceline/targets/pocket/models/pocket"

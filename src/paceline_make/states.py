@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,33 @@ from zipfile import ZipFile
 import torch
 
 from paceline.errors import DamagedFile, InputError, UnwritableFile
-from paceline.files import partial
+from paceline.files import naming, partial, write_whole
 
 GO_ON = "make room there or give another folder; what was saved before is kept, and the same command goes on from it"
+
+
+LOG = "log.jsonl"
+"""Of a training, in its folder."""
+
+
+class TrainingLog:
+    """What a training was begun with, and a line for each step."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._file = folder, folder / LOG
+
+    def begin(self, same: Mapping[str, Any]) -> None:
+        """Refuse to go on with other settings than before."""
+        first = json.dumps({"same": same}, sort_keys=True)
+        begun = self._file.read_text(errors="replace").partition("\n")[0] if self._file.exists() else ""
+        if begun and begun != first:
+            raise InputError(f"{self._folder} holds a training with other settings or texts; choose another folder")
+        if not begun:
+            write_whole(self._file, first + "\n")
+
+    def add(self, found: Mapping[str, Any]) -> None:
+        with naming(self._file), self._file.open("a") as log:
+            log.write(json.dumps(found) + "\n")
 
 
 @contextmanager

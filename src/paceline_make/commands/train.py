@@ -13,8 +13,9 @@ from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import check_counts, describe, load_model
 from paceline.cli.output import counted, print_json, say, table
 from paceline.errors import InputError, need
+from paceline_make.commands import segments
 from paceline_make.commands.head_options import KINDS, KindOptions
-from paceline_make.commands.texts import add_texts, say_notes
+from paceline_make.commands.texts import CHATS, add_texts, passages_of
 
 if TYPE_CHECKING:
     from paceline_make.heads.kinds.base import HeadKind
@@ -25,18 +26,18 @@ if TYPE_CHECKING:
 
 LOSSES = ("labels", "overlap", "race")
 LABELS = ("truth", "greedy", "sampled", "soft")
-PASSAGES = "; plain text is divided at empty lines, a record may have a chat (messages) in place of a text"
 
 
 def add(commands: Subparsers) -> None:
     parser: Parser = commands.add_parser(
         "train",
-        help="train a small head that drafts for a model",
-        description="Trains draft heads, and measures their cost.",
+        help="train a small head, or a small model, that drafts for a model",
+        description="Trains draft heads and draft models, and measures the cost of heads.",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", help="what to do")
     for each in KINDS:
         _add_kind(actions, each)
+    segments.add(actions)
     telling: Parser = actions.add_parser(
         "info",
         run=info,
@@ -50,7 +51,7 @@ def add(commands: Subparsers) -> None:
     text = "a folder that 'paceline train KIND' wrote, any other with a head, or the name of a head on the hub"
     telling.add_argument("folder", nargs="?", metavar="FOLDER", help=text)
     telling.add_model()
-    add_texts(telling, "--data", PASSAGES)
+    add_texts(telling, "--data", CHATS)
     telling.add_threads()
     telling.add_json()
 
@@ -67,7 +68,7 @@ def _add_kind(actions: Any, each: KindOptions) -> None:
         ),
     )
     parser.add_model()
-    add_texts(parser, "--data", PASSAGES, required=True)
+    add_texts(parser, "--data", CHATS, required=True)
     parser.argument("--out", "DIR", "the folder of the head, its labels and its state", Path, required=True)
     parser.add_argument(
         "--labels",
@@ -110,7 +111,7 @@ def train(each: KindOptions, options: argparse.Namespace) -> int:
 
     check_counts(options, "positions", "batch_size", "ahead", "window", "threads", *each.counts)
     recipe = _recipe(each.kind(options), options)
-    passages = _passages(options)
+    passages = passages_of(options)
     elsewhere = _elsewhere(options, recipe)
     with threads(options.threads):
         lm = load_model(options)
@@ -122,15 +123,6 @@ def train(each: KindOptions, options: argparse.Namespace) -> int:
     if options.json:
         print_json({**facts, **outcome._asdict(), "recipe": asdict(recipe), "out": str(options.out)})
     return 0
-
-
-def _passages(options: argparse.Namespace) -> list[Passage]:
-    from paceline_make.texts.corpus import open_corpus
-
-    corpus = open_corpus(options.data, field=options.field, chats=True)
-    passages = list(corpus.passages())
-    say_notes(corpus.notes)
-    return passages
 
 
 def _elsewhere(options: argparse.Namespace, recipe: Recipe) -> Elsewhere | None:
@@ -231,7 +223,7 @@ def _shapes(options: argparse.Namespace) -> dict[str, Any]:
     from paceline_make.heads.data import stream_of
 
     check_counts(options, "threads")
-    passages = _passages(options) if options.data else []
+    passages = passages_of(options) if options.data else []
     with threads(options.threads):
         lm = load_model(options)
         if passages and lm.vocabulary is None:

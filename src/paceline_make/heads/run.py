@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,7 +18,7 @@ from torch import nn
 from paceline.api.model import LanguageModel
 from paceline.drafters.networks.checkpoint import Provenance
 from paceline.errors import InputError
-from paceline.files import check_folder, claimed, naming, write_whole
+from paceline.files import check_folder, claimed
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.place import free_memory
 from paceline_make.heads.batches import Batches, FreshBatches, StoredBatches, rank
@@ -31,9 +30,10 @@ from paceline_make.heads.lesson import Lesson
 from paceline_make.heads.loop import HeadTraining, Schedule, TrainingReport, judged
 from paceline_make.heads.loss import Objective
 from paceline_make.heads.store import Advance, LabelStore, bytes_of
+from paceline_make.states import LOG, TrainingLog
 from paceline_make.texts.fields import Passage
 
-LOG, CHECKPOINT, LABELS = "log.jsonl", "training.pt", "labels"
+CHECKPOINT, LABELS = "training.pt", "labels"
 HELD_OUT = 32
 """Held-out windows that a head is judged by."""
 TRAINED_BYTES = 16
@@ -91,7 +91,7 @@ class Workshop:
             )
         check_folder(out, LOG, "training")
         self.lm, self.target, self.recipe, self.out = lm, lm.target, recipe, out
-        self.elsewhere = elsewhere
+        self.elsewhere, self.log = elsewhere, TrainingLog(out)
         self.positions = 0
         """Those that were learnt, after the training."""
         self.training, self.held = divided(passages, recipe.held_out)
@@ -170,7 +170,8 @@ class Workshop:
         """Labels, then the training; what is there already is not made again."""
         head, _ = self.blank(), self.teacher  # faults of the recipe or the text are reported first
         with nullcontext() if rank() else claimed(self.out):
-            self._check_log()
+            if not rank():  # labels of other settings must not be trained on
+                self.log.begin(self.same())
             batches = self._batches(advance)
             training = HeadTraining(
                 self.lesson(head), batches, self.schedule(batches), self.out / CHECKPOINT, same=self.same()
@@ -205,24 +206,10 @@ class Workshop:
         barrier()
         return StoredBatches(self.store.read(self.teacher), recipe.batch, recipe.seed, self.unit)
 
-    def _check_log(self) -> None:
-        """Labels of other settings must not be trained on."""
-        first = json.dumps({"same": self.same()}, sort_keys=True)
-        log = self.out / LOG
-        if rank():
-            return
-        begun = log.read_text(errors="replace").partition("\n")[0] if log.exists() else ""
-        if begun and begun != first:
-            raise InputError(f"{self.out} holds a training with other settings or texts; choose another folder")
-        if not begun:
-            write_whole(log, first + "\n")
-
     def _logged(self, report: Callable[[TrainingReport], None]) -> Callable[[TrainingReport], None]:
         def logged(found: TrainingReport) -> None:
             if not rank():
-                file = self.out / LOG
-                with naming(file), file.open("a") as log:
-                    log.write(json.dumps(found._asdict()) + "\n")
+                self.log.add(found._asdict())
                 report(found)
 
         return logged

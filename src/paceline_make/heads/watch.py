@@ -8,15 +8,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from paceline.drafters.networks.checkpoint import record_noise
-from paceline.drafters.noise import NOISES
 from paceline_make import cards
 from paceline_make.heads.batches import rank
+from paceline_make.heads.judging import by_noise
 from paceline_make.heads.kinds.base import parameters_in_all
 from paceline_make.heads.loop import TrainingReport
 from paceline_make.heads.run import Workshop, joined_processes
@@ -24,8 +23,6 @@ from paceline_make.states import resumable
 
 EVERY = 50
 """Steps between two lines where there is no terminal."""
-PROMPTS, PROMPT, WRITTEN = 12, 40, 64
-"""Held-out texts that are written with the head, tokens of their beginnings, and tokens behind those."""
 
 
 class TrainingOutcome(NamedTuple):
@@ -70,32 +67,8 @@ def _size(workshop: Workshop) -> str:
 
 def measured(workshop: Workshop) -> dict[str, float]:
     """Tokens a round with the head that was written, by ``noise``."""
-    prompts = _beginnings(workshop)
-    found = {noise: _tokens_per_round(workshop, prompts, noise) for noise in NOISES if prompts}
-    return {noise: tokens for noise, tokens in found.items() if tokens}
-
-
-def _tokens_per_round(workshop: Workshop, prompts: list[list[int]], noise: str) -> float:
-    """Of rounds with a draft; 0 where there was none."""
-    texts = workshop.lm.generate_batch(
-        prompts,
-        method=f"{workshop.kind.method}:head='{workshop.out}',noise={noise}",
-        planner="fixed",
-        temperature=workshop.recipe.labels.temperature,
-        seed=0,
-        max_new_tokens=WRITTEN,
-    )
-    rounds = [each for (text,) in texts for each in text.rounds if each.drafted]
-    return sum(each.emitted for each in rounds) / max(1, len(rounds))
-
-
-def _beginnings(workshop: Workshop) -> list[list[int]]:
-    held = [each for each in workshop.held if isinstance(each, str) and each]
-    chosen = [held[int(at)] for at in np.linspace(0, len(held) - 1, min(PROMPTS, len(held)))] if held else []
-    vocabulary = workshop.lm.vocabulary
-    assert vocabulary is not None, "a workshop has one"
-    ids = (vocabulary.encode_prompt(each)[:PROMPT].tolist() for each in chosen)
-    return [each for each in ids if each]
+    method = f"{workshop.kind.method}:head='{workshop.out}'"
+    return by_noise(workshop.lm, workshop.held, method, workshop.recipe.labels.temperature)
 
 
 def _write_card(workshop: Workshop, head: nn.Module, outcome: TrainingOutcome, origin: Sequence[str]) -> None:

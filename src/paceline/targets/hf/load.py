@@ -26,6 +26,7 @@ from paceline.targets.hf.compiled import compiling_pays
 from paceline.targets.hf.folder import in_one_line
 from paceline.targets.hf.integers.stored import Stored, is_described, layout_of
 from paceline.targets.hf.integers.target import check_place, obstacle, quantized
+from paceline.targets.hf.names import TRACKS
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.speed import to_float32, widened
 from paceline.targets.hf.target import HFTarget, refuse_unknown
@@ -170,6 +171,7 @@ def _config(name: str, trusted: bool, options: dict[str, Any]) -> Any:
         folder.check_files(place)
         if not (place / folder.CONFIG).exists():
             raise InputError(f"{name} is not a folder with a readable transformers config.json: it has none")
+        _register_own(place)
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trusted, **options)
         sizes = folder.sizes_of(config)
@@ -190,6 +192,14 @@ def _config(name: str, trusted: bool, options: dict[str, Any]) -> Any:
         raise InputError(f"no model at {name!r}: neither a local folder nor a model name that can be reached") from None
     folder.check_sizes(str(place / folder.CONFIG) if local else f"the config.json of {name}", sizes)
     return config
+
+
+def _register_own(place: Path) -> None:
+    """Let transformers know the kind of model in a folder, where it is one of this project's."""
+    if folder.read_object(place / folder.CONFIG).get("model_type") == TRACKS:
+        from paceline.targets.hf.tracks import register
+
+        register()
 
 
 def config_of(name: str, trust_remote_code: bool = False) -> Any:

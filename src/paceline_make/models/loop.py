@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -16,10 +16,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.errors import InputError
+from paceline_make.models.schedule import Schedule
 from paceline_make.states import read_state, save_state, usable
-from tools.corpus import windows
-from tools.plans import Schedule
 
+Tokens: TypeAlias = NDArray[Any]
+"""Ids, in integers of any width."""
+Id = TypeVar("Id", bound=np.integer[Any])
 Report = Callable[[int, int, float, float], None]
 """Called after a step: step, steps in all, loss, tokens per second."""
 RESTART = "delete it to train this model from the beginning, or give another folder"
@@ -33,18 +35,24 @@ class TrainingRun:
     def __init__(
         self,
         model: PreTrainedModel,
-        tokens: NDArray[np.uint16],
+        tokens: Tokens,
         schedule: Schedule,
         checkpoint: Path,
         teacher: PreTrainedModel | None = None,
         compiled: bool = False,
     ) -> None:
+        if not hasattr(torch.optim, "Muon"):
+            raise InputError("training a model from nothing needs torch 2.9 or newer")
         self.model, self.schedule = model, schedule
+        self._device = model.device
         fused: Callable[[Any], Any] = torch.compile if compiled else lambda function: function
         self._forward = fused(model)
         self._teach = fused(teacher) if teacher is not None else None
         self._next_token, self._likeness = fused(next_token_loss), fused(likeness_loss)
         self._tokens = tokens
+        longest = max(schedule.window, schedule.long_window, schedule.tokens_per_step)
+        if len(tokens) < (least := 2 * longest):
+            raise InputError(f"the text has {len(tokens):,} tokens, and this training needs {least:,}; give more text")
         self._checkpoint = checkpoint
         named = list(model.named_parameters())
         matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
@@ -54,10 +62,10 @@ class TrainingRun:
             (torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0), schedule.other_rate),
         ]
         self.step = 0
-        self._order: tuple[tuple[int, int, int], NDArray[np.uint16]] | None = None
+        self._order: tuple[tuple[int, int, int], Tokens] | None = None
         if checkpoint.exists():
             with usable(checkpoint, RESTART):
-                self._restore(read_state(checkpoint))
+                self._restore(read_state(checkpoint, map_location=self._device))
 
     def train(self, report: Report) -> None:
         """To the end. Stopped at any moment, a new run goes on from the last checkpoint."""
@@ -104,10 +112,10 @@ class TrainingRun:
         if self._order is None or self._order[0] != order:
             self._order = order, windows(self._tokens, window, np.random.default_rng(order))
         rows = self._order[1][place * rows_per_step : (place + 1) * rows_per_step]
-        return torch.from_numpy(rows.astype(np.int64))
+        return torch.from_numpy(rows.astype(np.int64)).to(self._device)
 
     def _loss(self, piece: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(self._device.type, dtype=torch.bfloat16):
             logits = self._forward(piece[:, :-1], use_cache=False).logits.flatten(0, 1)
             if self._teach is None:
                 loss: torch.Tensor = self._next_token(logits, piece[:, 1:].flatten())
@@ -144,12 +152,21 @@ def likeness_loss(logits: torch.Tensor, taught: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def held_out_loss(model: PreTrainedModel, tokens: NDArray[np.uint16], window: int = 1024) -> float:
+def held_out_loss(model: PreTrainedModel, tokens: Tokens, window: int = 1024) -> float:
     """Mean loss per token, in nats, over whole windows."""
     count = (len(tokens) - 1) // window
     assert count > 0, f"{len(tokens)} held-out tokens do not fill a window of {window}"
-    starts = torch.arange(count) * window
-    text = torch.from_numpy(tokens.astype(np.int64))
-    rows = text[starts[:, None] + torch.arange(window + 1)]
+    starts = torch.arange(count, device=model.device) * window
+    text = torch.from_numpy(tokens.astype(np.int64)).to(model.device)
+    rows = text[starts[:, None] + torch.arange(window + 1, device=model.device)]
     losses = [F.cross_entropy(model(row[None, :-1], use_cache=False).logits[0].float(), row[1:]).item() for row in rows]
     return sum(losses) / len(losses)
+
+
+def windows(tokens: NDArray[Id], length: int, rng: np.random.Generator) -> NDArray[Id]:
+    """Windows of ``length + 1`` tokens, each overlapping the next by one, from a random start, shuffled."""
+    offset = int(rng.integers(0, length))
+    count = (len(tokens) - offset - 1) // length
+    starts = offset + length * rng.permutation(count)
+    picked: NDArray[Id] = tokens[starts[:, None] + np.arange(length + 1)]
+    return picked

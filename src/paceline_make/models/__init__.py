@@ -1,0 +1,1 @@
+"""Training small models from nothing, on texts or on another model's laws."""
