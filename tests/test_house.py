@@ -500,7 +500,7 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 21000,
+        "targets": 21400,
         "drafters": 14760,
         "planning": 2600,
         "engine": 1950,
@@ -524,7 +524,8 @@ ROOM_LINES = {
         "texts": 950,
         "dictionary": 1700,
         "heads": 2400,
-        "commands": 1450,
+        "models": 450,
+        "commands": 1580,
     },
 }
 """The most lines that a room may have: what there is and a little more. A change that needs more raises its number, so

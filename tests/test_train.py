@@ -16,13 +16,13 @@ from paceline.targets.pocket.bundle import WEIGHTS
 from paceline.targets.pocket.names import POCKET_NAMES
 from paceline.vocabulary import Vocabulary
 from paceline_make.models.loop import TrainingRun, held_out_loss, windows
-from paceline_make.models.schedule import Schedule
+from paceline_make.models.schedule import ModelSchedule
 from tools import corpus, pocket, tokenizers
 from tools.corpus import SOURCES
 from tools.plans import PLANS, ModelPlan
 from tools.pocket import Workshop
 
-SCHEDULE = Schedule(
+SCHEDULE = ModelSchedule(
     tokens=6 * 64, window=16, long_window=32, long_share=0.34, tokens_per_step=64, warmup=2, save_every=2
 )
 SHAPE = {"hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from paceline_make.models.schedule import Schedule
+from paceline_make.models.schedule import ModelSchedule
 
 POSITIONS = 4096
 """Longest text the models accept; they were trained on windows of 512 and 2,048 tokens."""
@@ -21,7 +21,7 @@ class ModelPlan:
     name: str
     tokenizer: str
     shape: dict[str, Any]
-    schedule: Schedule
+    schedule: ModelSchedule
     teacher: str | None = None
 
 
@@ -30,14 +30,14 @@ PLANS = (
         name="pocket",
         tokenizer="byte-level",
         shape={"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 8, "num_attention_heads": 4},
-        schedule=Schedule(tokens=9_500_000),
+        schedule=ModelSchedule(tokens=9_500_000),
     ),
     ModelPlan(
         name="pocket-draft",
         tokenizer="byte-level",
         shape=SMALL,
-        schedule=Schedule(tokens=3_200_000, seed=1),
+        schedule=ModelSchedule(tokens=3_200_000, seed=1),
         teacher="pocket",
     ),
-    ModelPlan(name="pocket-foreign", tokenizer="unigram", shape=SMALL, schedule=Schedule(tokens=4_000_000, seed=2)),
+    ModelPlan(name="pocket-foreign", tokenizer="unigram", shape=SMALL, schedule=ModelSchedule(tokens=4_000_000, seed=2)),
 )

@@ -75,7 +75,7 @@ def train(options: argparse.Namespace) -> int:
 
 
 def _recipe(options: argparse.Namespace) -> TracksRecipe:
-    from paceline_make.models.schedule import Schedule
+    from paceline_make.models.schedule import ModelSchedule
     from paceline_make.models.tracks import TracksRecipe, TracksShape
 
     if not 0 <= options.held_out < 0.5:
@@ -87,7 +87,7 @@ def _recipe(options: argparse.Namespace) -> TracksRecipe:
         width=options.width,
         units=options.units,
     )
-    whole = Schedule(tokens=options.tokens, tokens_per_step=options.batch_size, seed=options.seed)
+    whole = ModelSchedule(tokens=options.tokens, tokens_per_step=options.batch_size, seed=options.seed)
     schedule = whole.within(options.batch_size)
     return TracksRecipe(shape=shape, schedule=schedule, held_out=options.held_out)
 

@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.errors import InputError
-from paceline_make.models.schedule import Schedule
+from paceline_make.models.schedule import ModelSchedule
 from paceline_make.states import read_state, save_state, usable
 
 Tokens: TypeAlias = NDArray[Any]
@@ -36,7 +36,7 @@ class TrainingRun:
         self,
         model: PreTrainedModel,
         tokens: Tokens,
-        schedule: Schedule,
+        schedule: ModelSchedule,
         checkpoint: Path,
         teacher: PreTrainedModel | None = None,
         compiled: bool = False,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class ModelSchedule:
     """How long, how much at a time, how fast. Most of the text is read in short windows, where attention is cheap, the
     last share in long ones, so that the model has seen the positions at which it will be used."""
 
@@ -34,6 +34,6 @@ class Schedule:
         left = (self.steps - step) / self.steps
         return min((step + 1) / self.warmup, 1.0, left / 0.5)
 
-    def within(self, longest: int) -> Schedule:
+    def within(self, longest: int) -> ModelSchedule:
         """The same with windows of at most so many tokens."""
         return replace(self, window=min(self.window, longest), long_window=min(self.long_window, longest))

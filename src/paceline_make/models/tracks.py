@@ -21,7 +21,7 @@ from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.tracks import SEGMENTS, TracksConfig, TracksForCausalLM
 from paceline_make.heads.data import TokenStream, divided, stream_of
 from paceline_make.models.loop import Report, TrainingRun, held_out_loss
-from paceline_make.models.schedule import Schedule
+from paceline_make.models.schedule import ModelSchedule
 from paceline_make.states import LOG, TrainingLog
 from paceline_make.texts.fields import Passage
 
@@ -57,8 +57,6 @@ class TracksShape:
         divided: dict[str, Any] = {"tracks": self.tracks, "segments": self.segments}
         return TracksConfig(
             **divided,
-            tracks=self.tracks,
-            segments=self.segments,
             vocab_size=target.vocab_size,
             hidden_size=self.width,
             intermediate_size=units,
@@ -79,7 +77,7 @@ class TracksRecipe:
     """Everything that decides the result."""
 
     shape: TracksShape = field(default_factory=TracksShape)
-    schedule: Schedule = field(default_factory=lambda: Schedule(tokens=3_200_000))
+    schedule: ModelSchedule = field(default_factory=lambda: ModelSchedule(tokens=3_200_000))
     held_out: float = 0.02
 
 

@@ -188,7 +188,7 @@ class TracksLayer(nn.Module):
         **how: Any,
     ) -> torch.Tensor:
         cache = next((how.pop(name) for name in CACHE_NAMES if name in how), None)
-        states = self._tracks.apart(hidden_states) if self._first else hidden_states
+        states: torch.Tensor = self._tracks.apart(hidden_states) if self._first else hidden_states
         states = states + self.self_attn(
             self.input_layernorm(states), position_embeddings, attention_mask, cache, **how
         )
