@@ -273,7 +273,10 @@ def numbers(of: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, 
 
 NEEDS = {"datastore build": ["--text", "x", "--out", "x"], "dict build": ["--text", "x", "--out", "x"]}
 NEEDS |= {"dict emulate": ["--text", "x"], "dict lookup": ["x"], "bench report": ["x", "--out", "x"]}
-NEEDS |= {f"train {kind}": ["--data", "x", "--out", "x"] for kind in KINDS} | {"train info": ["x"]}
+NEEDS |= {f"train {kind}": ["--data", "x", "--out", "x"] for kind in KINDS} | {
+    "train segments": ["--data", "x", "--out", "x"],
+    "train info": ["x"],
+}
 NEEDS |= {"serve": ["--model", "x"], "bench load": ["a=http://x"]}
 NEEDS |= {f"export {engine}": ["lookup"] for engine in ENGINES} | {"export mlx": ["--out", "x"]}
 NEEDS |= {"generate": ["x"], "bench quality": ["x"]}

@@ -22,8 +22,9 @@ from paceline.cli import main
 from paceline.drafters.networks.redrafter.checkpoint import read_head
 from paceline.errors import DamagedFile, InputError, UnwritableFile
 from paceline.targets.table import TableTarget
+from paceline_make import states
 from paceline_make.commands import train
-from paceline_make.heads import judging, run
+from paceline_make.heads import judging
 from paceline_make.heads.labels import LabelSettings, Teacher
 from paceline_make.states import read_state, save_state, usable
 from test_train_redrafter import TEXT, losses, stream
@@ -226,7 +227,7 @@ def test_damaged_tokens_of_the_bundled_models_training_are_a_sentence(tmp_path: 
 def test_a_head_beyond_the_memory_is_a_sentence(
     command: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, size: list[str]
 ) -> None:
-    monkeypatch.setattr(run, "free_memory", lambda device: 10**9)
+    monkeypatch.setattr(states, "free_memory", lambda device: 10**9)
     code, said = command(*size)
     assert code == 2
     assert " GB, and 1.0 GB are free; make it smaller (--exit, --blocks, --rank, --kept)" in said

@@ -39,5 +39,7 @@ PLANS = (
         schedule=ModelSchedule(tokens=3_200_000, seed=1),
         teacher="pocket",
     ),
-    ModelPlan(name="pocket-foreign", tokenizer="unigram", shape=SMALL, schedule=ModelSchedule(tokens=4_000_000, seed=2)),
+    ModelPlan(
+        name="pocket-foreign", tokenizer="unigram", shape=SMALL, schedule=ModelSchedule(tokens=4_000_000, seed=2)
+    ),
 )

@@ -13,10 +13,13 @@ import torch
 
 from paceline.errors import DamagedFile, InputError, UnwritableFile
 from paceline.files import naming, partial, write_whole
+from paceline.targets.place import free_memory
 
 GO_ON = "make room there or give another folder; what was saved before is kept, and the same command goes on from it"
 
 
+TRAINED_BYTES = 16
+"""Of a parameter: its weight, its gradient, and the optimizer's two moments."""
 LOG = "log.jsonl"
 """Of a training, in its folder."""
 
@@ -39,6 +42,17 @@ class TrainingLog:
     def add(self, found: Mapping[str, Any]) -> None:
         with naming(self._file), self._file.open("a") as log:
             log.write(json.dumps(found) + "\n")
+
+
+def check_trainable(parameters: int, device: str, what: str, smaller: str) -> None:
+    """Refuse a shape that is too large before it is made: a system may end the process instead of refusing.
+    ``smaller`` names the options that make it smaller."""
+    needed, free = TRAINED_BYTES * parameters, free_memory(torch.device(device))
+    if free is not None and needed > free:
+        raise InputError(
+            f"training a {what} of this shape takes {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free; make it "
+            f"smaller ({smaller})"
+        )
 
 
 @contextmanager

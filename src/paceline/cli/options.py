@@ -51,12 +51,13 @@ MOST = {
     "port": 65535,
     **dict.fromkeys(("num_draft_tokens", "max_nodes", "budget", "rows"), 4096),
     **dict.fromkeys(("repeat", "passes", "samples"), 10_000),
-    **dict.fromkeys(("ahead", "blocks", "layers"), 1024),
+    **dict.fromkeys(("ahead", "blocks", "layers", "tracks", "segments"), 1024),
     **dict.fromkeys(
-        ("window", "exit", "rank", "kept", "units", "markov", "anchors", "batch_size", "vocabulary"), 10_000_000
+        ("window", "exit", "rank", "kept", "width", "units", "markov", "anchors", "batch_size", "vocabulary"),
+        10_000_000,
     ),
     "bits": 8,
-    "positions": 1 << 40,
+    **dict.fromkeys(("positions", "tokens"), 1 << 40),
     "epochs": 10_000,
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
     **dict.fromkeys(("max_new_tokens", "length", "context", "characters"), 10_000_000),

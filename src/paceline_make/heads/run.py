@@ -20,7 +20,6 @@ from paceline.drafters.networks.checkpoint import Provenance
 from paceline.errors import InputError
 from paceline.files import check_folder, claimed
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.place import free_memory
 from paceline_make.heads.batches import Batches, FreshBatches, StoredBatches, rank
 from paceline_make.heads.data import TokenStream, divided, stream_of
 from paceline_make.heads.kinds.base import Ground, HeadKind, parameters_in_all
@@ -30,14 +29,12 @@ from paceline_make.heads.lesson import Lesson
 from paceline_make.heads.loop import HeadTraining, Schedule, TrainingReport, judged
 from paceline_make.heads.loss import Objective
 from paceline_make.heads.store import Advance, LabelStore, bytes_of
-from paceline_make.states import LOG, TrainingLog
+from paceline_make.states import LOG, TrainingLog, check_trainable
 from paceline_make.texts.fields import Passage
 
 CHECKPOINT, LABELS = "training.pt", "labels"
 HELD_OUT = 32
 """Held-out windows that a head is judged by."""
-TRAINED_BYTES = 16
-"""Of a parameter: its weight, its gradient, and the optimizer's two moments."""
 Elsewhere = Callable[[LabelStore, Sequence[Passage], str, Advance], None]
 """Fills a store with labels of these passages by the model of that fingerprint."""
 
@@ -142,13 +139,7 @@ class Workshop:
         ground = self.ground  # made before: nothing of it may be on "meta"
         with torch.device("meta"):
             head = self.kind.made(ground)
-        needed = TRAINED_BYTES * parameters_in_all(head)
-        free = free_memory(torch.device(self.target.device))
-        if free is not None and needed > free:
-            raise InputError(
-                f"training a head of this shape takes {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free; make "
-                f"it smaller ({self.kind.smaller})"
-            )
+        check_trainable(parameters_in_all(head), self.target.device, "head", self.kind.smaller)
         most = min(self.kind.output_width(head), head.shape.known)
         if head.shape.rank > most:
             raise InputError(

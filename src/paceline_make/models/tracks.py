@@ -22,7 +22,7 @@ from paceline.targets.hf.tracks import SEGMENTS, TracksConfig, TracksForCausalLM
 from paceline_make.heads.data import TokenStream, divided, stream_of
 from paceline_make.models.loop import Report, TrainingRun, held_out_loss
 from paceline_make.models.schedule import ModelSchedule
-from paceline_make.states import LOG, TrainingLog
+from paceline_make.states import LOG, TrainingLog, check_trainable
 from paceline_make.texts.fields import Passage
 
 CHECKPOINT, WEIGHTS = "training.pt", "model.safetensors"
@@ -117,8 +117,12 @@ class TracksWorkshop:
         return stream_of(passages, self.lm.vocabulary, min(self.target.eos, default=None))
 
     def blank(self) -> TracksForCausalLM:
+        config = self.recipe.shape.config(self.target)
+        with torch.device("meta"):
+            count = sum(weight.numel() for weight in TracksForCausalLM(config).parameters())
+        check_trainable(count, self.target.device, "draft model", "--width, --units, --layers")
         torch.manual_seed(self.recipe.schedule.seed)
-        model = TracksForCausalLM(self.recipe.shape.config(self.target))
+        model = TracksForCausalLM(config)
         return torch.nn.Module.to(model, self.target.device)
 
     def train(self, report: Report) -> TracksOutcome:
