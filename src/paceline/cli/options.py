@@ -56,6 +56,7 @@ MOST = {
         ("window", "exit", "rank", "kept", "units", "markov", "anchors", "batch_size", "vocabulary"), 10_000_000
     ),
     "bits": 8,
+    "tensor_parallel": 1024,
     "positions": 1 << 40,
     "epochs": 10_000,
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
@@ -111,6 +112,7 @@ def load_model(options: argparse.Namespace, *, generation_config: bool = False) 
         device=options.device,
         probe=not getattr(options, "no_probe", False),
         generation_config=generation_config,
+        tensor_parallel=getattr(options, "tensor_parallel", None),
     )
     if said := getattr(lm.target, "note", None):
         say(f"{options.model} is {said}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import (
@@ -32,6 +32,9 @@ from paceline.targets.hf.target import HFTarget, refuse_unknown
 from paceline.targets.hf.versions import TRANSFORMERS_VERSION, refused
 from paceline.targets.place import bits_of, named_dtype
 
+if TYPE_CHECKING:
+    from paceline.targets.hf.ranks.group import Group
+
 NO_GGUF = (
     "download one and give its path, or give the name of the original model, whose weights are *.safetensors, with "
     "--quantize int8 for 8-bit integers"
@@ -49,6 +52,7 @@ def load_target(
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
     strict: bool = True,
+    group: Group | None = None,
 ) -> HFTarget:
     """A transformers causal LM by path, hub name or as a loaded object.
 
@@ -59,6 +63,8 @@ def load_target(
 
     Unless this is ``strict``, ``dtype``, ``quantize`` and ``device`` say what is preferred: a checkpoint in integers
     stays in them and on the CPU, and a model that integers do not know is computed in float32.
+
+    With a ``group`` the target is this rank's part of the model, in the type of the checkpoint or the one named.
     """
     kind, bits = named_dtype(dtype), bits_of(quantize)
     if isinstance(model, PreTrainedModel):
@@ -93,6 +99,8 @@ def load_target(
         if Path(name).is_dir():
             planned = folder.plan(Path(name), config)
     in_floats = layout is None and not is_described(config)
+    if group is not None and not in_floats:
+        raise InputError(f"{name} is quantised, and only models in floats are cut over ranks; give the original model")
     if in_floats and planned is not None:
         folder.check_floats(name, Path(name), planned)
     placed = {"device_map": device_map} if device_map is not None else {}
@@ -108,6 +116,10 @@ def load_target(
         extra = stored.left(extra)
     if extra:
         warnings.warn(folder.unused(name, extra), UserWarning, stacklevel=2)
+    if group is not None:
+        from paceline.targets.hf.ranks.target import over_ranks
+
+        return over_ranks(loaded, group, name)
     if bits is not None or stored is not None:
         found = prepare(HFTarget(loaded, name=name, fixed_shapes=False))
         if strict or obstacle(found) is None:
