@@ -275,6 +275,10 @@ class HFTarget(Target):
         """By the first path that takes it."""
         return next(path for path in self.paths if path.takes(job)).run(job)
 
+    def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits ``[n, vocabulary]`` of a text from the model alone, for comparisons."""
+        return self.own.unassisted(tokens)
+
     def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         if self.mode is not Mode.PACKED or self.switch is not None or (self.limits.alone and len(chains) > 1):
             return None

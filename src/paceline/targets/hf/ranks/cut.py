@@ -140,7 +140,9 @@ def generic(name: str) -> str:
 
 def _is_linear(module: Any, name: str) -> bool:
     if not isinstance(module, nn.Linear):
-        raise UnsupportedModel(f"{name} is a {type(module).__name__}, and only ordinary linear layers are cut over ranks")
+        raise UnsupportedModel(
+            f"{name} is a {type(module).__name__}, and only ordinary linear layers are cut over ranks"
+        )
     return True
 
 

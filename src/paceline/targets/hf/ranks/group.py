@@ -13,7 +13,8 @@ import torch
 import torch.distributed as distributed
 
 from paceline.errors import InputError, RankLost
-from paceline.targets.hf.ranks.processes import LAUNCHED, Processes, launched
+from paceline.targets.hf.ranks.processes import Processes
+from paceline.targets.torchrun import by_torchrun, launched
 
 ANSWER = timedelta(seconds=60)
 """The longest wait for another rank in the middle of a forward."""
@@ -32,7 +33,9 @@ class Group:
 
     def __init__(self, processes: Processes, device: str) -> None:
         self._processes = processes
-        self.rank, self.size, self.device = processes.rank, processes.size, device
+        self.device = device
+        self.rank: int = processes.rank
+        self.size: int = processes.size
         self._messages = distributed.new_group(backend="gloo", timeout=IDLE)
         self.sums = self.gatherings = 0
         """Collectives of the model so far."""
@@ -150,11 +153,6 @@ class Group:
         )
 
 
-def follows() -> bool:
-    """Whether torchrun started this process, and another one speaks for it."""
-    return launched() > 1 and os.environ["RANK"] != "0"
-
-
 def check_size(size: int) -> None:
     """Refuse another number of ranks than there are processes."""
     if distributed.is_available() and distributed.is_initialized():
@@ -162,7 +160,7 @@ def check_size(size: int) -> None:
     if launched() == size:
         return
     command = f"torchrun --nproc-per-node {size} -m paceline ..., or a script of yours in its place"
-    if not all(name in os.environ for name in LAUNCHED):
+    if not by_torchrun():
         raise InputError(f"a model over {size} ranks needs {size} processes, and torchrun did not start any: {command}")
     raise InputError(f"a model over {size} ranks needs {size} processes, and there are {launched()}: {command}")
 

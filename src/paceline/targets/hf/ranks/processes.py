@@ -13,27 +13,24 @@ processes part in three steps, the first and the last by the store that they met
 from __future__ import annotations
 
 import gc
-import os
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch.distributed as distributed
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from paceline.errors import InputError
+from paceline.targets.torchrun import launched
 
-LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Environment variables that torchrun sets."""
 MEETING = timedelta(minutes=30)
 """How long the first process waits for the last one: reading weights may take that long."""
 PARTING = timedelta(seconds=30)
 
-
-def launched() -> int:
-    """How many processes torchrun started, this one included; 1 without it."""
-    if not all(name in os.environ for name in LAUNCHED):
-        return 1
-    return int(os.environ["WORLD_SIZE"])
+_meetings = itertools.count()
+"""The store may outlive a meeting, and the next one must not find who was at the last."""
 
 
 class Processes:
@@ -43,12 +40,10 @@ class Processes:
         """``timeout`` is the longest wait in a collective, by default torch's own."""
         if launched() < 2:
             raise InputError("one process has no others to join; start several with torchrun")
-        found = next(iter(distributed.rendezvous("env://", timeout=MEETING)))
-        self.store, self.rank, self.size = found
-        groups = distributed.PrefixStore("groups", self.store)
-        distributed.init_process_group(
-            backend, store=groups, rank=self.rank, world_size=self.size, timeout=timeout
-        )
+        found, self.rank, self.size = next(iter(rendezvous("env://", timeout=MEETING)))
+        self.store = PrefixStore(f"meeting {next(_meetings)}", found)
+        groups = PrefixStore("groups", self.store)
+        distributed.init_process_group(backend, store=groups, rank=self.rank, world_size=self.size, timeout=timeout)
         self._left = False
 
     def meet(self, place: str, patience: timedelta = MEETING) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -29,6 +30,7 @@ from paceline.targets.hf.ranks.group import Group
 from paceline.targets.hf.rope import RotatedRows
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.identity import fingerprint_of
+from paceline.targets.torchrun import REPORTING
 from paceline.tree import Ints
 
 
@@ -148,6 +150,13 @@ class RankTarget(HFTarget):
             self.group.tell((self._journal.taken(), [_asked(request) for request in job.requests]))
             return super()._run(job)
 
+    def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self._journal is None:
+            return super().unassisted(tokens)
+        with self._one_at_a_time, self.group.in_step():
+            self.group.tell((self._journal.taken(), tokens))
+            return super().unassisted(tokens)
+
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
         head = self.anatomy.head
         if not isinstance(head, GatheredHead):
@@ -176,8 +185,9 @@ class RankTarget(HFTarget):
         try:
             while (message := self.group.hear()) is not None:
                 follower.answer(*message)
-        except RankLost:  # which the leader reports, unless it is the one that ended
-            self.group.end()
+        except RankLost:
+            self.group.abandon()
+            time.sleep(REPORTING)
             raise SystemExit(1) from None
         self.group.end()
         raise SystemExit(0)
@@ -190,11 +200,14 @@ class Follower:
         self._target = target
         self.rows: dict[int, CacheRows] = {}
 
-    def answer(self, changes: Sequence[RowChange], requests: Sequence[AskedRows]) -> None:
-        """Make the same changes, and compute the same forward."""
+    def answer(self, changes: Sequence[RowChange], asked: Sequence[AskedRows] | torch.Tensor) -> None:
+        """Make the same changes, and compute the same forward: of requests, or of a text by the model alone."""
         for change in changes:
             self._change(change)
-        self._target.forward([_request(self.rows[asked.number], asked) for asked in requests])
+        if isinstance(asked, torch.Tensor):
+            self._target.unassisted(asked)
+        else:
+            self._target.forward([_request(self.rows[one.number], one) for one in asked])
 
     def _change(self, change: RowChange) -> None:
         kind, number, value = change
@@ -211,9 +224,7 @@ class Follower:
 
 def _asked(request: Request) -> AskedRows:
     assert isinstance(request.rows, LedRows), "this target scores the rows it opened"
-    return AskedRows(
-        request.rows.number, request.tokens, request.parents, request.want, request.prompt, request.held
-    )
+    return AskedRows(request.rows.number, request.tokens, request.parents, request.want, request.prompt, request.held)
 
 
 def _request(rows: CacheRows, asked: AskedRows) -> Request:
@@ -229,9 +240,7 @@ def over_ranks(model: Any, group: Group, name: str) -> RankTarget:
         torch.nn.Module.to(model, group.device)
     target = RankTarget(model, group, name=name, fingerprint=fingerprint)
     if target.own.recurrent:
-        raise UnsupportedModel(
-            f"{name} has layers that keep a state, which are not cut over ranks; use one device"
-        )
+        raise UnsupportedModel(f"{name} has layers that keep a state, which are not cut over ranks; use one device")
     target.pack(compiled=False)
     group.meet("loaded")
     prepare(target)
