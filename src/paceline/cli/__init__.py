@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,7 +15,7 @@ from paceline.cli.options import check_most
 from paceline.cli.output import note, say, status, wipe
 from paceline.errors import DefectError, InputError, RankLost
 from paceline.files import Terminated, terminable
-from paceline.targets.torchrun import REPORTING, follows
+from paceline.targets.torchrun import follows, let_first_report
 from paceline.targets.trust import trusting
 
 COMMANDS = (
@@ -84,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             error.add_note(OURS)
             raise
         if silent and isinstance(error, InputError | RankLost):
-            time.sleep(REPORTING)
+            let_first_report()
         else:
             say(f"{called}: error: {said}", file=sys.stderr)
         return 1 if isinstance(error, DefectError | RankLost) else 2

@@ -56,7 +56,7 @@ MOST = {
         ("window", "exit", "rank", "kept", "units", "markov", "anchors", "batch_size", "vocabulary"), 10_000_000
     ),
     "bits": 8,
-    "tensor_parallel": 1024,
+    **dict.fromkeys(("tensor_parallel", "devices"), 1024),
     "positions": 1 << 40,
     "epochs": 10_000,
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),

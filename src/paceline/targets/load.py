@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from paceline.targets.gguf.target import GgufTarget
-    from paceline.targets.hf.ranks.group import Group
+    from paceline.targets.hf.ranks.group import RankGroup
     from paceline.targets.hf.target import HFTarget
     from paceline.targets.mlx.target import MLXTarget
 
@@ -37,7 +37,7 @@ def open_model(
     with_tokenizer: bool = True,
     probe: bool = False,
     strict: bool = True,
-    group: Group | None = None,
+    group: RankGroup | None = None,
 ) -> tuple[HFTarget | GgufTarget | MLXTarget, Any]:
     """A probed target and its tokenizer, if it has one and ``with_tokenizer``; a loaded model comes without one.
 
@@ -102,17 +102,17 @@ def open_over_ranks(
     """The same for a model that is cut over the processes that torchrun started, on the first of them. The others
     compute their parts in here, and end with the first one."""
     _check_cut(model, ranks, options)
-    from paceline.targets.hf.ranks.group import Group
+    from paceline.targets.hf.ranks.group import RankGroup
     from paceline.targets.hf.ranks.target import RankTarget
 
-    group = Group.join(ranks, device)
+    group = RankGroup.join(ranks, device)
     try:
         target, tokenizer = open_model(model, device=group.device, group=group, **options)
         assert isinstance(target, RankTarget), "models that are not cut were refused"
         if not group.leads:
             target.follow()
         target.lead()
-    except Exception:
+    except BaseException:
         group.abandon()
         raise
     return target, tokenizer
@@ -141,7 +141,7 @@ def _bundled(
     device: str | int | torch.device | None,
     quantize: str | None,
     fixed_shapes: bool | None,
-    group: Group | None,
+    group: RankGroup | None,
 ) -> tuple[HFTarget, Any]:
     """Without transformers' model code, which takes longer to load than such a model."""
     from paceline.targets.device import asked

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from threading import Event
 
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that it sets."""
 
 REPORTING = 5.0
-"""Seconds that a process waits with a failure that the first one reports: torchrun ends all when one has ended."""
+"""Seconds for the first process to report a failure."""
 
 
 def by_torchrun() -> bool:
@@ -24,3 +25,9 @@ def launched() -> int:
 def follows() -> bool:
     """Whether several processes were started, and this is not the first of them."""
     return launched() > 1 and os.environ["RANK"] != "0"
+
+
+def let_first_report() -> None:
+    """Wait before this process ends with a failure that the first one reports: torchrun ends all with the first that
+    ends."""
+    Event().wait(REPORTING)

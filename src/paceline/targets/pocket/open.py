@@ -20,7 +20,7 @@ from paceline.targets.pocket.shape import Ballast, ModelShape, choose_shape, rea
 from paceline.targets.pocket.target import BundledTarget
 
 if TYPE_CHECKING:
-    from paceline.targets.hf.ranks.group import Group
+    from paceline.targets.hf.ranks.group import RankGroup
 
 DTYPE = torch.float32
 """The type of a bundled model unless another is asked for. In half precision, which the files have, near ties could
@@ -35,7 +35,7 @@ def open_bundled(
     where: WantedDevice,
     bits: int | None = None,
     fixed_shapes: bool | None = None,
-    group: Group | None = None,
+    group: RankGroup | None = None,
 ) -> HFTarget:
     """The target of that name, or of this rank's part of it."""
     if bits is not None:
@@ -51,7 +51,7 @@ def open_bundled(
 
 
 def _target(
-    model: BundledForCausalLM, name: str, bits: int | None, fixed_shapes: bool | None, group: Group | None
+    model: BundledForCausalLM, name: str, bits: int | None, fixed_shapes: bool | None, group: RankGroup | None
 ) -> HFTarget:
     """Probed where kernels are not those that the tests run on."""
     if group is not None:
@@ -100,7 +100,7 @@ def _with_ballast(
     where: WantedDevice,
     bits: int | None,
     fixed_shapes: bool | None,
-    group: Group | None,
+    group: RankGroup | None,
 ) -> HFTarget:
     ballast = read_ballast(name)
     needed = ballast.size * dtype.itemsize

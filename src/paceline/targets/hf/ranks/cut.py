@@ -19,7 +19,7 @@ from torch import nn
 
 from paceline.errors import InputError, UnsupportedModel
 from paceline.targets.hf.packed import ordinary
-from paceline.targets.hf.ranks.group import Group
+from paceline.targets.hf.ranks.group import RankGroup
 
 COLUMNS, ROWS, PACKED_COLUMNS, EXPERTS = "colwise", "rowwise", "packed_colwise", "moe_tp_experts"
 GATHERED = frozenset({"colwise_gather_output", "colwise_rep"})
@@ -35,7 +35,7 @@ NUMBERED = re.compile(r"\.\d+(?=\.|$)")
 class SummedLinear(nn.Module):
     """A linear layer whose inputs are divided: every rank multiplies its own, and the results are added up."""
 
-    def __init__(self, layer: nn.Linear, group: Group, part: torch.Tensor) -> None:
+    def __init__(self, layer: nn.Linear, group: RankGroup, part: torch.Tensor) -> None:
         super().__init__()
         self.in_features, self.out_features, self._group = layer.in_features, layer.out_features, group
         self.part = ordinary(part, None)
@@ -53,7 +53,7 @@ class GatheredHead(nn.Module):
     weight: torch.Tensor | None
     """Of all tokens; None where a rank has no use for it."""
 
-    def __init__(self, layer: nn.Linear, group: Group, *, tied: bool) -> None:
+    def __init__(self, layer: nn.Linear, group: RankGroup, *, tied: bool) -> None:
         super().__init__()
         self.in_features, self.out_features, self._group = layer.in_features, layer.out_features, group
         share = -(-layer.out_features // group.size)
@@ -77,7 +77,7 @@ class GatheredHead(nn.Module):
         return F.linear(states, self.weight, self.bias)
 
 
-def cut(model: Any, group: Group) -> None:
+def cut(model: Any, group: RankGroup) -> None:
     """Leave this rank's part of a model in place of the whole."""
     plan = plan_of(model)
     check_heads(model, plan, group.size)
@@ -110,7 +110,7 @@ def plan_of(model: Any) -> dict[str, str]:
     plan: dict[str, str] = dict(getattr(model, "_tp_plan", None) or {})
     if COLUMNS not in plan.values() and EXPERTS not in plan.values():
         raise UnsupportedModel(
-            f"transformers has no tensor plan for {type(model).__name__}, so it cannot be cut over ranks; "
+            f"transformers has no tensor plan that divides layers of {type(model).__name__}, so it is not cut; "
             "use one device, or device_map in Python"
         )
     if strange := sorted({style for style in plan.values() if style not in KNOWN}):
@@ -146,7 +146,7 @@ def _is_linear(module: Any, name: str) -> bool:
     return True
 
 
-def _part(weight: torch.Tensor, dim: int, group: Group, name: str) -> torch.Tensor:
+def _part(weight: torch.Tensor, dim: int, group: RankGroup, name: str) -> torch.Tensor:
     """This rank's part of a weight, as a copy: the whole is given back."""
     count = weight.shape[dim]
     if count % group.size:
@@ -155,7 +155,7 @@ def _part(weight: torch.Tensor, dim: int, group: Group, name: str) -> torch.Tens
     return weight.detach().narrow(dim, group.rank * share, share).clone(memory_format=torch.contiguous_format)
 
 
-def _expert_part(weight: torch.Tensor, style: str, group: Group, name: str) -> torch.Tensor:
+def _expert_part(weight: torch.Tensor, style: str, group: RankGroup, name: str) -> torch.Tensor:
     """The same of the weights of all experts ``[experts, outputs, inputs]``. Packed ones are two products' weights
     above one another, each of which is divided."""
     if style == PACKED_COLUMNS:
@@ -164,7 +164,7 @@ def _expert_part(weight: torch.Tensor, style: str, group: Group, name: str) -> t
     return _part(weight, weight.dim() - (1 if style == ROWS else 2), group, name)
 
 
-def _adding(group: Group) -> Callable[[nn.Module, Any, torch.Tensor], torch.Tensor]:
+def _adding(group: RankGroup) -> Callable[[nn.Module, Any, torch.Tensor], torch.Tensor]:
     """A hook behind experts, each of which every rank computes a part of."""
 
     def add(_: nn.Module, __: Any, part: torch.Tensor) -> torch.Tensor:

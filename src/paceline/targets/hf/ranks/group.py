@@ -28,7 +28,7 @@ NARROW = torch.bfloat16, torch.float16
 """Types whose sums gloo rounds after every addend, or does not know; they are added in float32."""
 
 
-class Group:
+class RankGroup:
     """This rank among those of a model. Everything that it does is done by all ranks, in the same order."""
 
     def __init__(self, processes: Processes, device: str) -> None:
@@ -48,7 +48,7 @@ class Group:
         return self.rank == 0
 
     @classmethod
-    def join(cls, size: int, device: str | int | torch.device | None) -> Group:
+    def join(cls, size: int, device: str | int | torch.device | None) -> RankGroup:
         """The group of the processes that torchrun started, which must be as many."""
         check_size(size)
         place = _place(size, device)
@@ -113,7 +113,10 @@ class Group:
         """Work that all ranks do together. If it ends half-way on this one, the others wait for what never comes; so
         the group is given up."""
         if self.lost:
-            raise self._loss()
+            raise RankLost(
+                f"a forward on the {self.size} processes that compute this model was broken off, so they are out of "
+                "step; start all of them again"
+            )
         try:
             yield
         except BaseException:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -26,11 +25,11 @@ from paceline.targets.hf.packed import identities
 from paceline.targets.hf.path import ForwardJob, Found
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.ranks.cut import GatheredHead, cut
-from paceline.targets.hf.ranks.group import Group
+from paceline.targets.hf.ranks.group import RankGroup
 from paceline.targets.hf.rope import RotatedRows
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.identity import fingerprint_of
-from paceline.targets.torchrun import REPORTING
+from paceline.targets.torchrun import let_first_report
 from paceline.tree import Ints
 
 
@@ -113,15 +112,12 @@ class RankTarget(HFTarget):
     of all ranks have the same bits, so they come to the same findings, which is checked.
     """
 
-    def __init__(self, model: Any, group: Group, *, name: str, fingerprint: str) -> None:
+    def __init__(self, model: Any, group: RankGroup, *, name: str, fingerprint: str) -> None:
         super().__init__(model, name=name, fixed_shapes=False)
         self.group = group
+        self.ranks = group.size
         self._fingerprint = fingerprint
         self._journal: Journal | None = None
-
-    @property
-    def ranks(self) -> int:  # type: ignore[override]
-        return self.group.size
 
     def agree(self) -> None:
         """Refuse a model of which ranks have found different things."""
@@ -141,6 +137,7 @@ class RankTarget(HFTarget):
             return super()._rows(capacity)
         rows = LedRows(capacity) if self.switch is None else LedRotatedRows(capacity, self.switch)
         rows.journal, rows.number = self._journal, self._journal.new(capacity)
+        weakref.finalize(rows, self._journal.note, "drop", rows.number).atexit = False
         return rows
 
     def _run(self, job: ForwardJob) -> Found:
@@ -181,19 +178,19 @@ class RankTarget(HFTarget):
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what an interruption ends
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's own handlers would wait for the next forward
-        follower = Follower(self)
+        follower = RankFollower(self)
         try:
             while (message := self.group.hear()) is not None:
                 follower.answer(*message)
         except RankLost:
             self.group.abandon()
-            time.sleep(REPORTING)
+            let_first_report()
             raise SystemExit(1) from None
         self.group.end()
         raise SystemExit(0)
 
 
-class Follower:
+class RankFollower:
     """The rows of the leader's texts on another rank."""
 
     def __init__(self, target: RankTarget) -> None:
@@ -216,7 +213,8 @@ class Follower:
             "keep": lambda: self.rows[number].keep(value),
             "rewind": lambda: self.rows[number].rewind(value),
             "adopt": lambda: self.rows[number].adopt(self.rows[value[0]], value[1]),
-            "close": lambda: self.rows.pop(number).close(),
+            "close": lambda: self.rows[number].close(),
+            "drop": lambda: self.rows.pop(number),
             "forget": self._target.forget,
         }
         made[kind]()
@@ -231,7 +229,7 @@ def _request(rows: CacheRows, asked: AskedRows) -> Request:
     return Request(rows, asked.tokens, asked.parents, asked.want, asked.prompt, asked.held)
 
 
-def over_ranks(model: Any, group: Group, name: str) -> RankTarget:
+def over_ranks(model: Any, group: RankGroup, name: str) -> RankTarget:
     """The target of this rank's part of a model that is loaded, probed together with the other ranks."""
     note_use()
     with torch.no_grad():
