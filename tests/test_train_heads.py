@@ -192,12 +192,11 @@ import sys, torch.distributed as distributed
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import test_train_heads as mine
-distributed.init_process_group("gloo")
-found = mine.on_windows(Path(sys.argv[1]))
-if distributed.get_rank() == 0:
-    print("LOSSES", *found)
-distributed.barrier()
-distributed.destroy_process_group()
+from paceline.targets.hf.ranks.processes import joined_processes
+with joined_processes():
+    found = mine.on_windows(Path(sys.argv[1]))
+    if distributed.get_rank() == 0:
+        print("LOSSES", *found)
 """
 
 

@@ -304,12 +304,11 @@ import sys, torch, torch.distributed as distributed
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import test_train_redrafter as mine
-distributed.init_process_group("gloo")
-found = getattr(mine, sys.argv[3])(Path(sys.argv[1]) / sys.argv[4])
-if distributed.get_rank() == 0:
-    print("LOSSES", *found)
-distributed.barrier()
-distributed.destroy_process_group()
+from paceline.targets.hf.ranks.processes import joined_processes
+with joined_processes():
+    found = getattr(mine, sys.argv[3])(Path(sys.argv[1]) / sys.argv[4])
+    if distributed.get_rank() == 0:
+        print("LOSSES", *found)
 """
 
 

@@ -11,6 +11,7 @@
     │   ├── DrafterError                a drafter, or the planner of its drafts, that raised or gave no valid draft
     │   ├── CallbackError               a logits processor, a criterion, an observer or a progress callback that raised
     │   └── OutOfMemory (MemoryError)   no memory is left for the KV rows of a text
+    ├── RankLost                        a process that computes a part of the model has ended, or does not answer
     └── Unavailable                     an optional part of a comparison that this machine does not have
 
 The text of each is one sentence that names the wrong value and how to correct it. The command line prints it without a
@@ -84,6 +85,11 @@ class CallbackError(DefectError):
 
 class OutOfMemory(DefectError, MemoryError):
     """No memory is left for the KV rows of a text. The allocation's own exception is the `__cause__`."""
+
+
+class RankLost(PacelineError):
+    """A process that computes a part of the model has ended, or does not answer. The library's error is the
+    `__cause__`. Not a RuntimeError: those are answered by computing the forward again, in another way."""
 
 
 class DrafterWarning(UserWarning):

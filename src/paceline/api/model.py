@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, Unpack
 from weakref import WeakSet
@@ -247,7 +248,7 @@ LOADING = {
 """Arguments that other libraries load a model with, and what to do here."""
 ARGUMENTS = (
     *("tokenizer", "dtype", "quantize", "device", "device_map", "fixed_shapes", "probe", "generation_config"),
-    "trust_remote_code",
+    *("trust_remote_code", "tensor_parallel"),
 )
 
 
@@ -276,6 +277,7 @@ def load(
     probe: bool = True,
     generation_config: bool = True,
     trust_remote_code: bool = False,
+    tensor_parallel: int | None = None,
     **misplaced: Never,
 ) -> LanguageModel:
     """A bundled model, a transformers causal LM by path or name, or a loaded one (then with its tokenizer).
@@ -303,12 +305,16 @@ def load(
 
     ``trust_remote_code`` runs the Python code that this model or its tokenizer brings along, which can do anything on
     this machine. Load a draft model that brings its own code separately, and pass it as ``draft_model``.
+
+    ``tensor_parallel=N`` cuts the model over the N processes that torchrun started. The first of them gets the model,
+    and writes. The others compute their parts inside this call and end the process in it, with the first one.
     """
-    from paceline.targets.load import open_model
+    from paceline.targets.load import open_model, open_over_ranks
 
     for name in misplaced:
         raise InputError(f"unknown argument {name!r} of load; {_where(name)}")
-    target, own = open_model(
+    opened = open_model if tensor_parallel in (None, 1) else partial(open_over_ranks, tensor_parallel)
+    target, own = opened(
         model,
         dtype=dtype,
         quantize=quantize,

@@ -13,8 +13,9 @@ from paceline.cli.arguments import Parser
 from paceline.cli.failures import OURS, sentence
 from paceline.cli.options import check_most
 from paceline.cli.output import note, say, status, wipe
-from paceline.errors import DefectError
+from paceline.errors import DefectError, InputError, RankLost
 from paceline.files import Terminated, terminable
+from paceline.targets.torchrun import follows, let_first_report
 from paceline.targets.trust import trusting
 
 COMMANDS = (
@@ -49,7 +50,7 @@ def parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. 0 is success, 1 a check that found a bug, or a plug-in that failed, 2 a mistake in what was
     asked, 130 an interruption and 143 a termination."""
-    called = "paceline"
+    called, silent = "paceline", False
     try:
         streams.prepare()
         commands = parser()
@@ -57,10 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = commands.parse_args(arguments)
         called = options.called
         check_most(options)
+        silent = follows() and (getattr(options, "tensor_parallel", None) or 1) > 1
         if models := getattr(options, "models", None) or getattr(options, "model", None):
-            status(f"loading {models[0] if isinstance(models, list) else models} ...")
+            with streams.muted(silent):
+                status(f"loading {models[0] if isinstance(models, list) else models} ...")
         consent = trusting(getattr(options, "trust_remote_code", False))
-        with terminable(), consent, streams.quiet_libraries():
+        with terminable(), consent, streams.quiet_libraries(), streams.muted(silent):
             warnings.showwarning = lambda message, *_, **__: note(str(message))
             code = int(options.run(options))
         wipe()
@@ -79,5 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (said := sentence(error)) is None:
             error.add_note(OURS)
             raise
-        say(f"{called}: error: {said}", file=sys.stderr)
-        return 1 if isinstance(error, DefectError) else 2
+        if silent and isinstance(error, InputError | RankLost):
+            let_first_report()
+        else:
+            say(f"{called}: error: {said}", file=sys.stderr)
+        return 1 if isinstance(error, DefectError | RankLost) else 2

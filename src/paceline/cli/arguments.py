@@ -131,6 +131,11 @@ class Parser(argparse.ArgumentParser):
         text = "int8 or int4: compute in such integers on the CPU, with logits equal bit by bit under every method"
         self.argument("--quantize", "KIND", text)
 
+    def add_ranks(self) -> None:
+        """Over how many processes."""
+        text = "cut the model over N processes, which torchrun starts: torchrun --nproc-per-node N -m paceline ..."
+        self.argument("--tensor-parallel", "N", text, int)
+
     def add_trust(self) -> None:
         """For every command that opens a model or a tokenizer: `main` gives the consent to all that it opens."""
         text = "run the Python code that a model or tokenizer brings along, which can do anything on this machine"

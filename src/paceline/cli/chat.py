@@ -43,6 +43,7 @@ def add(commands: Subparsers) -> None:
     )
     parser.argument("--system", "TEXT", "the system message, before the first turn", utf8)
     parser.add_model()
+    parser.add_ranks()
     parser.add_writing("no limit")
     parser.add_pictures()
     parser.add_json("print one JSON object per reply, a line each, and no text")

@@ -61,6 +61,7 @@ def add(commands: Subparsers) -> None:
     parser.flag("--chat", "the prompt is a user's message: it goes through the model's chat template")
     parser.argument("--system", "TEXT", "the system message, before the prompt; needs --chat", utf8)
     parser.add_model()
+    parser.add_ranks()
     parser.add_writing("the model's own, or 128; with --chat no limit")
     text = "the text must be JSON that is valid under this schema; needs 'paceline[grammar]'"
     parser.argument("--json-schema", "FILE", text, Path)

@@ -28,6 +28,7 @@ WRITE = {
     "--batch": "--batches --batch-size",
     "--context": "--contexts",
     "--sequence": "--sequences",
+    "--tensor-parallel": "--tensor-parallel-size -tp --tp-size --tp",
     "--max-new-tokens": "--max-tokens --n-predict --predict --max-length --num-predict --max-gen-len",
     "--temperature": "--temp -temp",
     "--top-p": "--nucleus",

@@ -57,6 +57,7 @@ MOST = {
         10_000_000,
     ),
     "bits": 8,
+    **dict.fromkeys(("tensor_parallel", "devices"), 1024),
     **dict.fromkeys(("positions", "tokens"), 1 << 40),
     "epochs": 10_000,
     **dict.fromkeys(("limit", "rounds", "logprobs", "texts"), 1_000_000),
@@ -112,6 +113,7 @@ def load_model(options: argparse.Namespace, *, generation_config: bool = False) 
         device=options.device,
         probe=not getattr(options, "no_probe", False),
         generation_config=generation_config,
+        tensor_parallel=getattr(options, "tensor_parallel", None),
     )
     if said := getattr(lm.target, "note", None):
         say(f"{options.model} is {said}", file=sys.stderr)

@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 from paceline.errors import InputError
 from paceline.files.visible import visible
@@ -51,6 +51,16 @@ def quiet_libraries() -> Iterator[None]:
         finally:
             logging.disable(level)
             logging.setLogRecordFactory(before)
+
+
+@contextmanager
+def muted(wanted: bool) -> Iterator[None]:
+    """Drop all that is printed inside, if it is wanted: another process prints the same."""
+    if not wanted:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
 
 
 class _Visible(logging.LogRecord):

@@ -295,6 +295,8 @@ class Target(ABC):
     """Whether a row's logits are the same, bit by bit, whatever is scored beside it."""
     unordered: ClassVar[bool] = False
     """Whether new rows take the places of refused ones: sums over rows in another order differ in the last bit."""
+    ranks: int = 1
+    """How many processes compute it together."""
     rounded: bool = False
     """Whether weights are stored in few bits, so that the model's fingerprint is not that of the one in floats."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from paceline.targets.gguf.target import GgufTarget
+    from paceline.targets.hf.ranks.group import RankGroup
     from paceline.targets.hf.target import HFTarget
     from paceline.targets.mlx.target import MLXTarget
 
@@ -35,12 +37,14 @@ def open_model(
     with_tokenizer: bool = True,
     probe: bool = False,
     strict: bool = True,
+    group: RankGroup | None = None,
 ) -> tuple[HFTarget | GgufTarget | MLXTarget, Any]:
     """A probed target and its tokenizer, if it has one and ``with_tokenizer``; a loaded model comes without one.
 
     The name of a bundled model stands for that model even if a folder is called the same; the folder is reached as
     ``./pocket`` or as a `Path`. With ``probe``, planners time a few forwards before the first text, of a model on a CPU
     that is large enough. ``strict`` is as in `load_target`; bundled models are what is asked for.
+    With a ``group`` the target is this rank's part of the model (`open_over_ranks`).
     """
     note_use()
     if isinstance(model, str) and is_mlx(model):
@@ -62,7 +66,7 @@ def open_model(
     if isinstance(model, str) and is_bundled(model):
         if device_map is not None:
             raise InputError(f"{model} is built on one device; give device instead of device_map={device_map}")
-        target, tokenizer = _bundled(model, dtype, device, quantize, fixed_shapes)
+        target, tokenizer = _bundled(model, dtype, device, quantize, fixed_shapes, group)
         target.probing = probe and _is_worth_probing(target)
         return target, tokenizer
     if (file := named_file(model)) is not None:
@@ -84,11 +88,47 @@ def open_model(
         fixed_shapes=fixed_shapes,
         trust_remote_code=trust_remote_code,
         strict=strict,
+        group=group,
     )
     target.probing = probe and _is_worth_probing(target)
     if not isinstance(model, str | Path) or not with_tokenizer:
         return target, None
     return target, load_tokenizer(model, trust_remote_code)
+
+
+def open_over_ranks(
+    ranks: int, model: str | Path | PreTrainedModel, *, device: str | int | torch.device | None = None, **options: Any
+) -> tuple[HFTarget, Any]:
+    """The same for a model that is cut over the processes that torchrun started, on the first of them. The others
+    compute their parts in here, and end with the first one."""
+    _check_cut(model, ranks, options)
+    from paceline.targets.hf.ranks.group import RankGroup
+    from paceline.targets.hf.ranks.target import RankTarget
+
+    group = RankGroup.join(ranks, device)
+    try:
+        target, tokenizer = open_model(model, device=group.device, group=group, **options)
+        assert isinstance(target, RankTarget), "models that are not cut were refused"
+        if not group.leads:
+            target.follow()
+        target.lead()
+    except BaseException:
+        group.abandon()
+        raise
+    return target, tokenizer
+
+
+def _check_cut(model: object, ranks: object, options: Mapping[str, object]) -> None:
+    """Refuse what is not computed over several ranks, before any are joined."""
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+        raise InputError(f"tensor_parallel is a number of ranks, 1 or more, not {ranks!r}")
+    for name in ("device_map", "quantize", "fixed_shapes"):
+        if value := options.get(name):
+            raise InputError(f"a model over {ranks} ranks is computed in floats as they come; leave out {name}={value}")
+    if not isinstance(model, str | Path):
+        raise InputError("the model was handed over loaded, and is not cut over ranks; give its folder or name")
+    if is_mlx(str(model)) or named_file(model) is not None:
+        raise InputError(f"{model} is computed by another library, which does not cut it over ranks")
 
 
 def _is_worth_probing(target: HFTarget | GgufTarget | MLXTarget) -> bool:
@@ -101,6 +141,7 @@ def _bundled(
     device: str | int | torch.device | None,
     quantize: str | None,
     fixed_shapes: bool | None,
+    group: RankGroup | None,
 ) -> tuple[HFTarget, Any]:
     """Without transformers' model code, which takes longer to load than such a model."""
     from paceline.targets.device import asked
@@ -108,5 +149,5 @@ def _bundled(
     from paceline.targets.pocket.bundle import BundledTokenizer
     from paceline.targets.pocket.open import open_bundled
 
-    target = open_bundled(name, named_dtype(dtype), asked(device), bits_of(quantize), fixed_shapes)
+    target = open_bundled(name, named_dtype(dtype), asked(device), bits_of(quantize), fixed_shapes, group)
     return target, BundledTokenizer(name.partition(BALLAST_MARK)[0])

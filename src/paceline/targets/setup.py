@@ -96,13 +96,14 @@ def kernels() -> str:
 def setup_of(target: Target) -> Setup:
     """The setup of a target."""
     kind = target.device.partition(":")[0]
+    part = _card(target.device) if kind == "cuda" else processor()
     return Setup(
         model=target.name,
         fingerprint=target.fingerprint(),
         device=kind,
         dtype=target.dtype,
         threads=target.threads if kind == "cpu" else 0,
-        processor=_card(target.device) if kind == "cuda" else processor(),
+        processor=part if target.ranks == 1 else f"{target.ranks} ranks on {part}",
         recorded=target.recorded,
     )
 
@@ -115,4 +116,5 @@ def described(target: Target) -> dict[str, Any]:
         "fingerprint": target.fingerprint(),
         "device": target.device,
         "threads": target.threads,
+        **({"ranks": target.ranks} if target.ranks > 1 else {}),
     }

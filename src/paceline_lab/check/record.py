@@ -106,7 +106,7 @@ def row_faults(recording: Recording) -> tuple[str, ...]:
     target = recording.target
     if not isinstance(target, HFTarget) or target.switch is not None:
         return ()
-    own = target.own.unassisted(torch.from_numpy(recording.tokens[:-1]))[recording.start - 1 :].cpu().double().numpy()
+    own = target.unassisted(torch.from_numpy(recording.tokens[:-1]))[recording.start - 1 :].cpu().double().numpy()
     limit = (INTEGERS if target.exact else ROUNDING.get(target.dtype, 0.2)) * recording.scale
     for name, rows in (("one at a time", recording.narrow), ("sixteen at a time", recording.wide)):
         gap = float(np.median(np.abs(np.stack(rows) - own).max(axis=-1)))

@@ -23,6 +23,7 @@ from paceline.law.scores import Row, fetched
 from paceline.targets.base import Target
 from paceline.targets.hf.packed import parameter_count
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.load import open_model
 from paceline.targets.place import free_memory
 from paceline.testing.evidence import teacher_forced
 from paceline_lab.check.record import Recording
@@ -68,6 +69,9 @@ def wider_twin(target: Target) -> Target | None:
     """A copy of the model in the next wider type, if there is one and memory for it."""
     if not isinstance(target, HFTarget) or (dtype := WIDER.get(target.dtype)) is None:
         return None
+    if target.ranks > 1:  # this process has a part of the model only
+        whole, _ = open_model(target.name, dtype=dtype, device="cpu", with_tokenizer=False)
+        return whole
     size = parameter_count(target.model) * dtype.itemsize
     if (free := free_memory(target.model.device)) is not None and size > 0.8 * free:
         return None

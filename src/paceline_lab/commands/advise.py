@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import textwrap
 from collections.abc import Iterator
@@ -63,8 +64,26 @@ def add(commands: Subparsers) -> None:
     parser.add_length(None, "64, or fewer if the model is slow")
     parser.argument("--seconds", "S", "how long to measure, loading apart (default: 60)", float)
     parser.flag("--overlap", "say whether the draft model should work beside the target, on a dedicated core")
+    text = "with --overlap: simulate N devices for each model, from the parts of a round on this one (default: 1)"
+    parser.argument("--devices", "N", text, int, default=1)
+    text = (
+        "with --devices: microseconds of an all-reduce for each doubling of the devices, and for each megabyte, as in "
+        "15,8 (default: those of two processes here, measured)"
+    )
+    parser.argument("--all-reduce", "A,B", text, _two_numbers)
     parser.add_threads()
     parser.add_json()
+
+
+def _two_numbers(text: str) -> tuple[float, float]:
+    """Seconds of each doubling of devices and of each byte, from microseconds and microseconds for a megabyte."""
+    try:
+        alpha, beta = (float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"it is two numbers such as 15,8, not {text}") from None
+    if not (0 <= alpha < math.inf and 0 <= beta < math.inf):
+        raise argparse.ArgumentTypeError(f"seconds are numbers of 0 or more, not {text}")
+    return alpha / 1e6, beta / 1e12
 
 
 def run(options: argparse.Namespace) -> int:
@@ -74,7 +93,11 @@ def run(options: argparse.Namespace) -> int:
     from paceline_lab.machine.advise import SECONDS, TOKENS, Advisor, check_amounts
     from paceline_lab.machine.prompts import prompts_of
 
-    check_counts(options, "max_new_tokens", "threads")
+    check_counts(options, "max_new_tokens", "threads", "devices")
+    if options.all_reduce is not None and options.devices == 1:
+        raise InputError("--all-reduce says what several devices cost; add --devices N, with N above 1")
+    if options.devices > 1 and not options.overlap:
+        raise InputError("--devices simulates rounds of --overlap; add --overlap")
     options.draft_model, options.temperature = draft_model(options), temperature_of(options)
     if options.overlap:
         return _overlap(options)
@@ -228,6 +251,7 @@ def _json(
 
 def _overlap(options: argparse.Namespace) -> int:
     from paceline_lab.bench.machine import hushed, threads
+    from paceline_lab.machine.communication import AllReduceLaw
     from paceline_lab.machine.overlap import OverlapTrial
     from paceline_lab.machine.overlap_advice import advise_overlap
     from paceline_lab.machine.prompts import prompts_of
@@ -248,7 +272,8 @@ def _overlap(options: argparse.Namespace) -> int:
             temperature=options.temperature,
             seed=options.seed,
         )
-        advice = advise_overlap(trial, options.draft_model, advance)
+        law = None if options.all_reduce is None else AllReduceLaw(*options.all_reduce)
+        advice = advise_overlap(trial, options.draft_model, advance, options.devices, law)
         facts = describe(lm)
     say("\n".join(_overlap_lines(advice, options)))
     if options.json:
@@ -263,6 +288,7 @@ def _overlap(options: argparse.Namespace) -> int:
                 ],
                 "turns": [{**asdict(one), "spec": one.spec, "tokens_per_second": one.speed} for one in advice.turns],
                 "seconds_plain": advice.plain,
+                "simulated": None if advice.devices is None else asdict(advice.devices),
                 "setup": facts,
                 "draft_model": options.draft_model,
                 "temperature": options.temperature,
@@ -273,6 +299,14 @@ def _overlap(options: argparse.Namespace) -> int:
 
 def _overlap_lines(advice: OverlapAdvice, options: argparse.Namespace) -> Iterator[str]:
     best, turns = advice.best, advice.best_turns
+    if (simulated := advice.devices) is not None:
+        law = simulated.law
+        yield from textwrap.wrap(
+            f"Simulated for {simulated.count} devices for each model, not measured: each computes its share of what "
+            f"this one was measured at, and an all-reduce takes {1e6 * law.alpha:.3g} microseconds for each doubling "
+            f"of the devices and {1e12 * law.beta:.3g} for each megabyte.",
+            TEXT_COLUMNS,
+        )
     said = OVERLAP_SAID[advice.verdict].capitalize()
     yield from textwrap.wrap(f"{said}: --method {advice.spec} --draft-model {options.draft_model}", TEXT_COLUMNS)
     yield from textwrap.wrap(

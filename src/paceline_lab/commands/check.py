@@ -26,6 +26,7 @@ def add(commands: Subparsers) -> None:
         ),
     )
     parser.add_model()
+    parser.add_ranks()
     parser.add_draft_model()
     text = "methods to check (default: all, installed plug-ins, and adversaries)"
     parser.several("--method", "SPEC", text, dest="methods")

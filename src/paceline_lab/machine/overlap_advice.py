@@ -13,17 +13,22 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 
+import torch
+
 from paceline.context import Context
 from paceline.drafters.networks.assistant import Assistant, DraftModel
 from paceline.drafters.networks.mirror.drafter import Mirror
 from paceline_lab.bench.early_exit import Stop, foreseen
 from paceline_lab.bench.race import Progress
 from paceline_lab.bench.statistics import Estimate, SpeedVerdict
+from paceline_lab.machine.communication import AllReduceLaw, Devices, measure
 from paceline_lab.machine.measuring import RoundSeconds
 from paceline_lab.machine.overlap import Bench, OverlapTrial, RoundParts, joined
 
 EXITS, LEVELS, BRANCHES = (0.25, 0.5), (2, 4, 7), (4, 16)
 PROXIES, REPEATS = 8, 2
+BYTES = {"float64": 8, "bfloat16": 2, "float16": 2}
+"""Of a value, by the target's type; other types compute in float32."""
 ERROR = 1.1
 """The law's seconds of a round over measured ones, in either direction: up to 11% in `docs/lab-log.md`."""
 
@@ -75,6 +80,8 @@ class OverlapAdvice:
     turns: Sequence[OverlapTurns]
     plain: float
     """Seconds of a token of plain decoding on all cores."""
+    devices: Devices | None = None
+    """The devices that all of this is simulated for; None where it is this machine's."""
 
     @property
     def best(self) -> Overlap:
@@ -101,8 +108,12 @@ class OverlapAdvice:
         return self.best.spec if self.verdict is SpeedVerdict.ON else self.best_turns.spec
 
 
-def advise_overlap(trial: OverlapTrial, draft: str, advance: Progress) -> OverlapAdvice:
-    """Measure for about a minute."""
+def advise_overlap(
+    trial: OverlapTrial, draft: str, advance: Progress, devices: int = 1, law: AllReduceLaw | None = None
+) -> OverlapAdvice:
+    """Measure for about a minute. The advice is for as many ``devices`` as this one, for each model; with the ``law``
+    of all-reduces between them, or that of two processes here."""
+    several = None if devices == 1 else devices_of(trial, draft, devices, law)
     together, emitted = list[Overlap](), dict[int, float]()
     text, total = trial.text, len(LEVELS) * len(EXITS) + 1
     for done, (levels, exit_) in enumerate(product(LEVELS, EXITS)):
@@ -121,14 +132,31 @@ def advise_overlap(trial: OverlapTrial, draft: str, advance: Progress) -> Overla
         emitted[levels] = fmean(stop.emitted for stop in stops)
         for branches in BRANCHES:
             parts = _parts(trial, draft, text, levels, exit_, branches)
+            if several is not None:
+                parts = several.parts(parts, levels=levels, branches=branches, exit=exit_)
             together.append(_overlap(parts, stops, exit_, levels, branches))
     advance("in turns", total - 1, total)
     seconds = _turns(trial, draft)
     advance("", total, total)
-    turns = [
-        OverlapTurns(length=levels, seconds=seconds[levels].whole, tokens=tokens) for levels, tokens in emitted.items()
-    ]
-    return OverlapAdvice(together, turns, seconds[0].whole)
+    whole = {levels: each.whole for levels, each in seconds.items()}
+    if several is not None:
+        whole = {levels: several.turns(each, levels) for levels, each in whole.items()}
+    turns = [OverlapTurns(length=levels, seconds=whole[levels], tokens=tokens) for levels, tokens in emitted.items()]
+    return OverlapAdvice(together, turns, whole[0], several)
+
+
+def devices_of(trial: OverlapTrial, draft: str, count: int, law: AllReduceLaw | None) -> Devices:
+    """What the law of devices needs of a target and its draft model."""
+    target, small = trial.lm.target, DraftModel.load(draft, trial.lm.target).target
+    width, draft_width = (int(one.embed(torch.zeros(1, dtype=torch.long)).shape[-1]) for one in (target, small))
+    return Devices(
+        count=count,
+        law=measure().law if law is None else law,
+        layers=target.layers,
+        width=width,
+        draft_width=draft_width,
+        itemsize=BYTES.get(target.dtype, 4),
+    )
 
 
 def _parts(trial: OverlapTrial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> RoundParts:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -248,20 +247,6 @@ def teacher_of(lm: LanguageModel, passages: Sequence[Passage], recipe: Recipe) -
     return Teacher(
         lm.target, stream_of(passages, lm.vocabulary, end), recipe.labels, recipe.head.fitted(lm.target).reading
     )
-
-
-@contextmanager
-def joined_processes() -> Iterator[None]:
-    """The processes that torchrun started, if it did."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
-        yield
-        return
-    distributed.init_process_group("gloo")
-    try:
-        yield
-        barrier()  # one that leaves while another ends its connections may be aborted
-    finally:
-        distributed.destroy_process_group()
 
 
 def barrier() -> None:

@@ -13,12 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 
 from paceline.drafters.networks.checkpoint import record_noise
+from paceline.targets.hf.ranks.processes import joined_processes
 from paceline_make import cards
 from paceline_make.heads.batches import rank
 from paceline_make.heads.judging import by_noise
 from paceline_make.heads.kinds.base import parameters_in_all
 from paceline_make.heads.loop import TrainingReport
-from paceline_make.heads.run import Workshop, joined_processes
+from paceline_make.heads.run import Workshop
 from paceline_make.states import resumable
 
 EVERY = 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import (
@@ -33,6 +33,9 @@ from paceline.targets.hf.target import HFTarget, refuse_unknown
 from paceline.targets.hf.versions import TRANSFORMERS_VERSION, refused
 from paceline.targets.place import bits_of, named_dtype
 
+if TYPE_CHECKING:
+    from paceline.targets.hf.ranks.group import RankGroup
+
 NO_GGUF = (
     "download one and give its path, or give the name of the original model, whose weights are *.safetensors, with "
     "--quantize int8 for 8-bit integers"
@@ -50,6 +53,7 @@ def load_target(
     fixed_shapes: bool | None = None,
     trust_remote_code: bool = False,
     strict: bool = True,
+    group: RankGroup | None = None,
 ) -> HFTarget:
     """A transformers causal LM by path, hub name or as a loaded object.
 
@@ -59,7 +63,8 @@ def load_target(
     `HFTarget`, ``trust_remote_code`` as in `paceline.load`.
 
     Unless this is ``strict``, ``dtype``, ``quantize`` and ``device`` say what is preferred: a checkpoint in integers
-    stays in them and on the CPU, and a model that integers do not know is computed in float32.
+    stays in them and on the CPU, and a model that integers do not know is computed in float32. With a ``group`` the
+    target is this rank's part of the model.
     """
     kind, bits = named_dtype(dtype), bits_of(quantize)
     if isinstance(model, PreTrainedModel):
@@ -67,13 +72,7 @@ def load_target(
             raise InputError(
                 f"the model was handed over loaded and stays as it is; for quantize={quantize} give its folder"
             )
-        if kind is not None and kind != model.dtype:
-            raise InputError(
-                f"the model was handed over as {model.dtype}; convert it yourself instead of dtype={dtype}"
-            )
-        if device is not None or device_map is not None:
-            raise InputError("the model was handed over loaded; move it yourself instead of naming a device")
-        return prepare(HFTarget(model, fixed_shapes=fixed_shapes))
+        return _handed_over(model, kind, fixed_shapes, placed=device is not None or device_map is not None)
     if device is not None and device_map is not None:
         raise InputError(f"device={device} and device_map={device_map} both place the model; give one of them")
     where, name = asked(device), _name(model)
@@ -82,7 +81,7 @@ def load_target(
     trusted = trust_remote_code or trust.trusts_all()
     options = _hub_options(name)
     config = _config(name, trusted, options)
-    _check_bits(name, config, bits, strict)
+    _check_bits(name, config, bits, strict, group)
     given = (kind, where.for_integers()) if strict else (None, CPU_DEVICE)
     fitting = partial(check_place, name, *given, device_map, fixed_shapes=fixed_shapes, stored=True)
     layout = layout_of(name, config, fitting)
@@ -109,6 +108,10 @@ def load_target(
         extra = stored.left(extra)
     if extra:
         warnings.warn(folder.unused(name, extra), UserWarning, stacklevel=2)
+    if group is not None:
+        from paceline.targets.hf.ranks.target import over_ranks
+
+        return over_ranks(loaded, group, name)
     if bits is not None or stored is not None:
         found = prepare(HFTarget(loaded, name=name, fixed_shapes=False))
         if strict or obstacle(found) is None:
@@ -122,6 +125,18 @@ def load_target(
     return _in_floats(name, loaded, free, fixed_shapes)
 
 
+def _handed_over(
+    model: PreTrainedModel, kind: torch.dtype | None, fixed_shapes: bool | None, *, placed: bool
+) -> HFTarget:
+    """The target of a loaded model, as it is and where it is."""
+    named = str(kind).removeprefix("torch.")
+    if kind is not None and kind != model.dtype:
+        raise InputError(f"the model was handed over as {model.dtype}; convert it yourself instead of dtype={named}")
+    if placed:
+        raise InputError("the model was handed over loaded; move it yourself instead of naming a device")
+    return prepare(HFTarget(model, fixed_shapes=fixed_shapes))
+
+
 def _in_floats(name: str, loaded: PreTrainedModel, free: bool, fixed_shapes: bool | None) -> HFTarget:
     """The target of a model in floats, of which type is ``free`` to choose."""
     note = widened(loaded) if free and not compiling_pays(loaded) else None
@@ -130,7 +145,9 @@ def _in_floats(name: str, loaded: PreTrainedModel, free: bool, fixed_shapes: boo
     return target
 
 
-def _check_bits(name: str, config: Any, bits: int | None, strict: bool) -> None:
+def _check_bits(name: str, config: Any, bits: int | None, strict: bool, group: RankGroup | None) -> None:
+    if group is not None and is_described(config):
+        raise InputError(f"{name} is quantised, and only models in floats are cut over ranks; give the original model")
     if bits == 4 and strict and is_described(config):
         raise InputError(f"{name} is quantised already; leave quantize=int4 out, or give the original model")
 

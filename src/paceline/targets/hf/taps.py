@@ -76,7 +76,11 @@ class Anatomy:
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """States behind the final norm through the head, with the model's scale and soft-cap."""
         assert self.head is not None
-        logits: torch.Tensor = self.head(states) * self.scale
+        return self.finished(self.head(states))
+
+    def finished(self, raw: torch.Tensor) -> torch.Tensor:
+        """The head's output with the model's scale and soft-cap."""
+        logits = raw * self.scale
         return torch.tanh(logits / self.softcap) * self.softcap if self.softcap else logits
 
 

@@ -22,7 +22,7 @@ from paceline.targets.hf.compiled import compiling_pays
 from paceline.targets.hf.generation import settings_of
 from paceline.targets.hf.own import RECURRENT_LAYERS, Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack, packed_if_large, parameter_count
-from paceline.targets.hf.path import ForwardJob, ForwardPath
+from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
 from paceline.targets.hf.recurrent import families
 from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
@@ -267,10 +267,17 @@ class HFTarget(Target):
         with self._one_at_a_time, persistent_tensors():
             job = ForwardJob(requests)
             self.anatomy.check(job.want, self.name)
-            path = next(path for path in self.paths if path.takes(job))
-            found = path.run(job)
+            found = self._run(job)
             job.check_heard()
             return found.split(job)
+
+    def _run(self, job: ForwardJob) -> Found:
+        """By the first path that takes it."""
+        return next(path for path in self.paths if path.takes(job)).run(job)
+
+    def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits ``[n, vocabulary]`` of a text from the model alone, for comparisons."""
+        return self.own.unassisted(tokens)
 
     def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         if self.mode is not Mode.PACKED or self.switch is not None or (self.limits.alone and len(chains) > 1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from paceline.targets.device import HEADROOM, WantedDevice
@@ -17,6 +19,9 @@ from paceline.targets.pocket.names import BALLAST_MARK
 from paceline.targets.pocket.shape import Ballast, ModelShape, choose_shape, read_ballast
 from paceline.targets.pocket.target import BundledTarget
 
+if TYPE_CHECKING:
+    from paceline.targets.hf.ranks.group import RankGroup
+
 DTYPE = torch.float32
 """The type of a bundled model unless another is asked for. In half precision, which the files have, near ties could
 change a text from run to run."""
@@ -30,22 +35,29 @@ def open_bundled(
     where: WantedDevice,
     bits: int | None = None,
     fixed_shapes: bool | None = None,
+    group: RankGroup | None = None,
 ) -> HFTarget:
-    """The target of that name."""
+    """The target of that name, or of this rank's part of it."""
     if bits is not None:
         check_place(name, dtype, where.for_integers(), bits=bits, fixed_shapes=fixed_shapes)
     dtype = dtype or DTYPE
     if BALLAST_MARK in name:
-        return _with_ballast(name, dtype, where, bits, fixed_shapes)
+        return _with_ballast(name, dtype, where, bits, fixed_shapes, group)
     bundle = read_bundle(name)
     needed = sum(weight.numel() for weight in bundle.weights.values()) * dtype.itemsize
     device = where.for_integers() if bits is not None else where.for_floats(name, needed, dtype)
     weights = {part: weight.to(device=device, dtype=dtype) for part, weight in bundle.weights.items()}
-    return _target(BundledForCausalLM(bundle.config, weights, bundle.generation), name, bits, fixed_shapes)
+    return _target(BundledForCausalLM(bundle.config, weights, bundle.generation), name, bits, fixed_shapes, group)
 
 
-def _target(model: BundledForCausalLM, name: str, bits: int | None, fixed_shapes: bool | None) -> HFTarget:
+def _target(
+    model: BundledForCausalLM, name: str, bits: int | None, fixed_shapes: bool | None, group: RankGroup | None
+) -> HFTarget:
     """Probed where kernels are not those that the tests run on."""
+    if group is not None:
+        from paceline.targets.hf.ranks.target import over_ranks
+
+        return over_ranks(as_transformers(model), group, name)
     if bits is not None:
         return IntegerTarget(model, name=name, bits=bits)
     if model.device.type == "cpu" and not fixed_shapes:
@@ -83,7 +95,12 @@ def _shaped(ballast: Ballast) -> tuple[Bundle, ModelShape]:
 
 
 def _with_ballast(
-    name: str, dtype: torch.dtype, where: WantedDevice, bits: int | None, fixed_shapes: bool | None
+    name: str,
+    dtype: torch.dtype,
+    where: WantedDevice,
+    bits: int | None,
+    fixed_shapes: bool | None,
+    group: RankGroup | None,
 ) -> HFTarget:
     ballast = read_ballast(name)
     needed = ballast.size * dtype.itemsize
@@ -92,7 +109,7 @@ def _with_ballast(
     bundle, shape = _shaped(ballast)
     model = _built(bundle, shape, dtype, device)
     # The bias is set behind the probe, which compares differences with the spread of the logits.
-    target = _target(model, name, bits, fixed_shapes)
+    target = _target(model, name, bits, fixed_shapes, group)
     if model.lm_head.bias is not None:
         forbid(model.lm_head.bias, bundle.config.vocab_size)
     return target

@@ -38,6 +38,8 @@ def ordinary(target: Target) -> PreTrainedModel:
     """A copy of a target's model as transformers would have loaded it."""
     if not isinstance(target, HFTarget):
         raise Missing(f"{target.name} is no model of transformers, and nothing else runs in other libraries")
+    if target.ranks > 1:
+        raise Missing(f"{target.name} is cut over {target.ranks} ranks, and other libraries need the whole model")
     return plain_copy(target)
 
 

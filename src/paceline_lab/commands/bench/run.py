@@ -68,6 +68,7 @@ def _add_what(parser: Parser) -> None:
     )
     add_choice(parser)
     parser.add_model()
+    parser.add_ranks()
     parser.add_draft_model()
     parser.several(
         "--method",

@@ -1,0 +1,248 @@
+"""A model over several ranks as a target: the leader writes, and the others compute the same forwards.
+
+The engine runs on the first rank only, with its drafters, its planner and its clocks. Before each forward the leader
+tells the other ranks what it scores, and what became of their rows since the forward before: which path was kept, which
+rows were taken back, copied or closed. So no choice is made twice, and ranks cannot part over rounding or timing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+
+from paceline.errors import RankLost, UnsupportedModel
+from paceline.targets.base import Request, Rows, Want
+from paceline.targets.cache import CacheRows, persistent_tensors
+from paceline.targets.chains import Chain, ChainDraft
+from paceline.targets.forked import note_use
+from paceline.targets.hf.packed import identities
+from paceline.targets.hf.path import ForwardJob, Found
+from paceline.targets.hf.probe import prepare
+from paceline.targets.hf.ranks.cut import GatheredHead, cut
+from paceline.targets.hf.ranks.group import RankGroup
+from paceline.targets.hf.rope import RotatedRows
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.identity import fingerprint_of
+from paceline.targets.torchrun import let_first_report
+from paceline.tree import Ints
+
+
+class RowChange(NamedTuple):
+    """One change of the leader's rows, for the rows of the same number on other ranks."""
+
+    kind: str
+    number: int
+    value: Any = None
+
+
+class AskedRows(NamedTuple):
+    """A request, with the number of its rows in place of the rows."""
+
+    number: int
+    tokens: Ints
+    parents: Ints
+    want: Want
+    prompt: int
+    held: int
+
+
+class Journal:
+    """The changes of the leader's rows since the last forward. Rows may be closed by a finalizer, on any thread, so
+    noting one is a single append."""
+
+    def __init__(self) -> None:
+        self._changes: list[RowChange] = []
+        self._numbers = itertools.count()
+
+    def new(self, capacity: int) -> int:
+        number = next(self._numbers)
+        self.note("open", number, capacity)
+        return number
+
+    def note(self, kind: str, number: int, value: Any = None) -> None:
+        self._changes.append(RowChange(kind, number, value))
+
+    def taken(self) -> list[RowChange]:
+        """Those so far, which are forgotten here."""
+        count = len(self._changes)
+        found = self._changes[:count]
+        del self._changes[:count]
+        return found
+
+
+class LedRows(CacheRows):
+    """Rows of the leader. Their changes are noted once they are made here."""
+
+    journal: Journal
+    number: int
+
+    def keep(self, path: Sequence[int]) -> None:
+        super().keep(path)
+        self.journal.note("keep", self.number, list(path))
+
+    def rewind(self, length: int) -> int:
+        left = super().rewind(length)
+        self.journal.note("rewind", self.number, length)
+        return left
+
+    def adopt(self, other: Rows, count: int) -> None:
+        assert isinstance(other, LedRows), "rows are copied from a sequence of the same target"
+        super().adopt(other, count)
+        self.journal.note("adopt", self.number, (other.number, count))
+
+    def close(self) -> None:
+        super().close()
+        self.journal.note("close", self.number)
+
+
+class LedRotatedRows(LedRows, RotatedRows):
+    """The same for a model that rotates by the largest position."""
+
+
+class RankTarget(HFTarget):
+    """One rank's part of a model. On the leader it is the target of texts; on others it answers the leader.
+
+    Until `lead` and `follow` all ranks do the same by themselves: they read the model, cut it and probe it. The sums
+    of all ranks have the same bits, so they come to the same findings, which is checked.
+    """
+
+    def __init__(self, model: Any, group: RankGroup, *, name: str, fingerprint: str) -> None:
+        super().__init__(model, name=name, fixed_shapes=False)
+        self.group = group
+        self.ranks = group.size
+        self._fingerprint = fingerprint
+        self._journal: Journal | None = None
+
+    def agree(self) -> None:
+        """Refuse a model of which ranks have found different things."""
+        found = self.group.everywhere(
+            (self.mode, self.limits, self.context_length, [type(path).__name__ for path in self.paths])
+        )
+        if any(one != found[0] for one in found):
+            raise UnsupportedModel(f"the ranks find {self.name} to be computed in different ways: {found}")
+
+    def lead(self) -> None:
+        """Write from here on. The other ranks are let go with this target, at the latest with the process."""
+        self._journal = Journal()
+        weakref.finalize(self, self.group.end)
+
+    def _rows(self, capacity: int) -> CacheRows:
+        if self._journal is None:
+            return super()._rows(capacity)
+        rows = LedRows(capacity) if self.switch is None else LedRotatedRows(capacity, self.switch)
+        rows.journal, rows.number = self._journal, self._journal.new(capacity)
+        weakref.finalize(rows, self._journal.note, "drop", rows.number).atexit = False
+        return rows
+
+    def _run(self, job: ForwardJob) -> Found:
+        if self._journal is None:
+            return super()._run(job)
+        with self.group.in_step():
+            self.group.tell((self._journal.taken(), [_asked(request) for request in job.requests]))
+            return super()._run(job)
+
+    def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self._journal is None:
+            return super().unassisted(tokens)
+        with self._one_at_a_time, self.group.in_step():
+            self.group.tell((self._journal.taken(), tokens))
+            return super().unassisted(tokens)
+
+    def unembed(self, states: torch.Tensor) -> torch.Tensor:
+        head = self.anatomy.head
+        if not isinstance(head, GatheredHead):
+            return super().unembed(states)
+        with persistent_tensors():
+            return self.anatomy.finished(head.alone(states))
+
+    def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
+        return None
+
+    def forget(self) -> None:
+        if self._journal is not None:
+            self._journal.note("forget", -1)
+        super().forget()
+
+    def fingerprint(self) -> str:
+        """That of the whole model."""
+        return self._fingerprint
+
+    def follow(self) -> NoReturn:
+        """Compute what the leader computes, until it lets this process go."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what an interruption ends
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's own handlers would wait for the next forward
+        follower = RankFollower(self)
+        try:
+            while (message := self.group.hear()) is not None:
+                follower.answer(*message)
+        except RankLost:
+            self.group.abandon()
+            let_first_report()
+            raise SystemExit(1) from None
+        self.group.end()
+        raise SystemExit(0)
+
+
+class RankFollower:
+    """The rows of the leader's texts on another rank."""
+
+    def __init__(self, target: RankTarget) -> None:
+        self._target = target
+        self.rows: dict[int, CacheRows] = {}
+
+    def answer(self, changes: Sequence[RowChange], asked: Sequence[AskedRows] | torch.Tensor) -> None:
+        """Make the same changes, and compute the same forward: of requests, or of a text by the model alone."""
+        for change in changes:
+            self._change(change)
+        if isinstance(asked, torch.Tensor):
+            self._target.unassisted(asked)
+        else:
+            self._target.forward([_request(self.rows[one.number], one) for one in asked])
+
+    def _change(self, change: RowChange) -> None:
+        kind, number, value = change
+        made: dict[str, Callable[[], object]] = {
+            "open": lambda: self.rows.__setitem__(number, self._target.open(value)),
+            "keep": lambda: self.rows[number].keep(value),
+            "rewind": lambda: self.rows[number].rewind(value),
+            "adopt": lambda: self.rows[number].adopt(self.rows[value[0]], value[1]),
+            "close": lambda: self.rows[number].close(),
+            "drop": lambda: self.rows.pop(number),
+            "forget": self._target.forget,
+        }
+        made[kind]()
+
+
+def _asked(request: Request) -> AskedRows:
+    assert isinstance(request.rows, LedRows), "this target scores the rows it opened"
+    return AskedRows(request.rows.number, request.tokens, request.parents, request.want, request.prompt, request.held)
+
+
+def _request(rows: CacheRows, asked: AskedRows) -> Request:
+    return Request(rows, asked.tokens, asked.parents, asked.want, asked.prompt, asked.held)
+
+
+def over_ranks(model: Any, group: RankGroup, name: str) -> RankTarget:
+    """The target of this rank's part of a model that is loaded, probed together with the other ranks."""
+    note_use()
+    with torch.no_grad():
+        fingerprint = fingerprint_of(identities(model))
+        cut(model, group)
+        torch.nn.Module.to(model, group.device)
+    target = RankTarget(model, group, name=name, fingerprint=fingerprint)
+    if target.own.recurrent:
+        raise UnsupportedModel(f"{name} has layers that keep a state, which are not cut over ranks; use one device")
+    target.pack(compiled=False)
+    group.meet("loaded")
+    prepare(target)
+    target.agree()
+    said = f"cut over {group.size} ranks, where forwards are neither compiled nor recorded"
+    target.note = "; ".join(filter(None, (said, target.note)))
+    return target

@@ -1,0 +1,33 @@
+"""What torchrun says in the environment of a process that it started."""
+
+from __future__ import annotations
+
+import os
+from threading import Event
+
+LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables that it sets."""
+
+REPORTING = 5.0
+"""Seconds for the first process to report a failure."""
+
+
+def by_torchrun() -> bool:
+    """Whether torchrun started this process."""
+    return all(name in os.environ for name in LAUNCHED)
+
+
+def launched() -> int:
+    """How many processes it started, this one included; 1 without it."""
+    return int(os.environ["WORLD_SIZE"]) if by_torchrun() else 1
+
+
+def follows() -> bool:
+    """Whether several processes were started, and this is not the first of them."""
+    return launched() > 1 and os.environ["RANK"] != "0"
+
+
+def let_first_report() -> None:
+    """Wait before this process ends with a failure that the first one reports: torchrun ends all with the first that
+    ends."""
+    Event().wait(REPORTING)

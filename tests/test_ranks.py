@@ -1,0 +1,192 @@
+"""A model over several ranks writes what one process writes, whatever drafts for it, and no rank waits for a dead
+one."""
+
+import itertools
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import families
+import paceline
+from over_ranks import PROMPTS, ended, over_ranks, started, written
+from paceline.cli import main
+from paceline_lab.check.tiny import build, configuration
+
+METHODS = ("plain", "lookup", "assistant", "redrafter", "auto")
+TREES = {"method": "recycling", "planner": "fixed:12"}
+
+
+def cases(prompts: list[str], methods: tuple[str, ...], tokens: int) -> list[dict[str, Any]]:
+    common = {"max_new_tokens": tokens, "seed": 3}
+    draft = {"assistant": {"draft_model": "pocket-draft"}}
+    return [
+        {"prompt": prompt, "method": method, "temperature": temperature, **common, **draft.get(method, {})}
+        for temperature, prompt, method in itertools.product((0.0, 0.8), prompts, methods)
+    ]
+
+
+def of_tiny(tokens: int = 24) -> list[dict[str, Any]]:
+    """Texts that pass the tiny models' windows, by chains, by trees and in a batch."""
+    prompts = [[5, 9, 33, 71, 2, 18, 40, 5, 9, 33, 7], [61, 3, 3, 12], [90, 14, 25, 36, 47, 58, 69, 80, 91, 2]]
+    common = {"max_new_tokens": tokens, "temperature": 0.8, "seed": 5}
+    one = {"prompt": prompts[0], **common}
+    return [
+        *({**one, "method": method} for method in ("plain", "lookup")),
+        {**one, **TREES},
+        {"prompt": prompts, **common, **TREES, "batch": True},
+    ]
+
+
+def tiny_model(model_type: str, folder: Path, variant: str = "switches") -> str:
+    """A tiny random model of a type in a folder."""
+    config = configuration(model_type, variant)
+    assert config is not None
+    build(config, 1).save_pretrained(folder)
+    return str(folder)
+
+
+def tokens_of(found: list[dict[str, Any]]) -> list[list[list[int]]]:
+    return [each["tokens"] for each in found]
+
+
+def alone(model: str, own: list[dict[str, Any]]) -> list[list[list[int]]]:
+    return tokens_of(written(paceline.load(model), own))
+
+
+def test_two_ranks_write_what_one_process_writes(tmp_path: Path) -> None:
+    """At temperature 0 and above, by every kind of drafter, in trees and batches, with windows; and the collectives of
+    a forward are two sums a layer and one gathering of logits."""
+    folder = tiny_model("mistral", tmp_path / "mistral")
+    own = [
+        *cases(PROMPTS[:1], METHODS, 16),
+        {"prompt": PROMPTS[:3], "method": "auto", "max_new_tokens": 12, "temperature": 0.8, "seed": 3, "batch": True},
+    ]
+    pocket, tiny = over_ranks(["pocket", folder], [own, of_tiny()])
+    assert tokens_of(pocket) == alone("pocket", own)
+    assert tokens_of(tiny) == alone(folder, of_tiny())
+    plain = pocket[0]
+    layers = paceline.load("pocket").target.layers
+    forwards = plain["rounds"] + 1  # the one of the prompt scores the first token
+    assert plain["counts"] == [2 * layers * forwards, forwards]
+    assert len({*map(tuple, tiny[-1]["tokens"])}) == 3
+
+
+def test_a_rank_that_dies_ends_all() -> None:
+    command = [sys.executable, "-m", "paceline", "generate", "Once", "--tensor-parallel", "2", "--no-probe"]
+    running = started([*command, "-n", "4000", "--ignore-eos", "--method", "plain"])
+    leader, follower = running
+    assert leader.stdout is not None
+    assert leader.stdout.read(1)
+    follower.send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    (code, _, said), (other, _, nothing) = ended(running, 60)
+    assert time.monotonic() - killed < 30
+    assert (code, other) == (1, -signal.SIGKILL)
+    sentence = said.splitlines()[-1]
+    assert re.match(r"paceline generate: error: one of the 2 processes that compute this model has ended", sentence)
+    assert "Traceback" not in said
+    assert nothing == ""
+
+
+def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    assert main(["generate", "Once", "--tensor-parallel", "2", *flags]) == 2
+    return capsys.readouterr().err
+
+
+def test_what_is_not_cut_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "torchrun did not start any: torchrun --nproc-per-node 2 -m paceline" in refused(capsys)
+    assert "leave out quantize=int8" in refused(capsys, "--quantize", "int8")
+    for name, value in {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert "needs 2 processes, and there are 3" in refused(capsys)
+    with pytest.raises(paceline.InputError, match="give its folder or name"):
+        paceline.load(families.build("llama"), tensor_parallel=2)
+    with pytest.raises(paceline.InputError, match="a number of ranks, 1 or more, not 0"):
+        paceline.load("pocket", tensor_parallel=0)
+
+
+class PretendedGroup:
+    """As many ranks as a test wants, of which this is one; nothing is sent."""
+
+    def __init__(self, size: int, rank: int = 0) -> None:
+        self.size, self.rank, self.leads, self.device = size, rank, rank == 0, "cpu"
+
+    def summed(self, part: torch.Tensor) -> torch.Tensor:
+        return part
+
+    def gathered(self, part: torch.Tensor) -> torch.Tensor:
+        return part
+
+
+def test_heads_that_ranks_do_not_divide_are_refused() -> None:
+    from paceline.targets.hf.ranks.cut import cut
+
+    group: Any = PretendedGroup(3)
+    with pytest.raises(paceline.InputError, match="num_attention_heads is 4, which 3 ranks do not divide; take 1 or 2"):
+        cut(families.build("llama"), group)
+    group = PretendedGroup(4)
+    with pytest.raises(paceline.InputError, match="num_key_value_heads is 2, which 4 ranks do not divide"):
+        cut(families.build("llama"), group)
+    for name, model in {"gpt2": "GPT2LMHeadModel", "phi3": "Phi3ForCausalLM"}.items():
+        with pytest.raises(paceline.UnsupportedModel, match=f"no tensor plan that divides layers of {model}"):
+            cut(families.build(name), group)
+
+
+def test_parts_add_up_to_the_whole() -> None:
+    """Of experts as well: what ranks compute of one layer, added up, is what the whole layer computes."""
+    from paceline.targets.hf.ranks.cut import cut
+
+    whole = families.build("mixtral")
+    states = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0))
+    parts = []
+    for rank in range(2):
+        model, group = families.build("mixtral"), PretendedGroup(2, rank)
+        cut(model, group)  # type: ignore[arg-type]
+        parts.append(model)
+    layer = whole.model.layers[0]
+    with torch.no_grad():
+        whole_mlp = layer.mlp(states)
+        both = sum(part.model.layers[0].mlp(states) for part in parts)
+        assert torch.allclose(whole_mlp, both, atol=1e-5)
+        logits = torch.cat([part.lm_head(states) for part in parts], dim=-1)[..., : families.VOCAB]
+        assert torch.allclose(whole.lm_head(states), logits, atol=1e-5)
+    weights = [sum(each.numel() for each in part.parameters()) for part in parts]
+    assert max(weights) < 0.75 * sum(each.numel() for each in whole.parameters())
+
+
+@pytest.mark.slow
+def test_twenty_prompts() -> None:
+    own = cases([f"{prompt} {number}" for number in range(5) for prompt in PROMPTS], METHODS, 24)
+    (found,) = over_ranks(["pocket"], [own])
+    assert tokens_of(found) == alone("pocket", own)
+    assert len(own) == 200
+
+
+PLANNED = ("llama", "qwen3", "gemma2", "gemma3", "olmo2", "mixtral", "qwen3_moe", "cohere2", "starcoder2")
+
+
+@pytest.mark.slow
+def test_families_over_ranks(tmp_path: Path) -> None:
+    folders = []
+    for name in PLANNED:
+        families.build(name).save_pretrained(tmp_path / name)
+        folders.append(str(tmp_path / name))
+    found = over_ranks(folders, [of_tiny()] * len(folders))
+    for name, folder, each in zip(PLANNED, folders, found, strict=True):
+        assert tokens_of(each) == alone(folder, of_tiny()), name
+
+
+@pytest.mark.slow
+def test_torchrun_checks_a_model_over_ranks() -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    check = [*torchrun, "-m", "paceline", "check", "--tensor-parallel", "2", "--json", "--batch", "3", "-n", "24"]
+    done = subprocess.run(check, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert '"bugs": 0' in done.stdout.splitlines()[-1]
