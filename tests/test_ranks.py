@@ -17,6 +17,9 @@ import families
 import paceline
 from over_ranks import PROMPTS, ended, over_ranks, started, written
 from paceline.cli import main
+from paceline.errors import InputError
+from paceline.targets.hf.ranks.target import check_tracks
+from paceline.targets.hf.tracks import TracksConfig, TracksForCausalLM
 from paceline_lab.check.tiny import build, configuration
 
 METHODS = ("plain", "lookup", "assistant", "redrafter", "auto")
@@ -190,3 +193,53 @@ def test_torchrun_checks_a_model_over_ranks() -> None:
     done = subprocess.run(check, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr[-2000:]
     assert '"bugs": 0' in done.stdout.splitlines()[-1]
+
+
+def in_tracks(folder: Path, count: int) -> str:
+    """An untrained draft model for `pocket`."""
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 4}
+    pocket = paceline.load("pocket")
+    config = TracksConfig(
+        tracks=count, segments=2, num_hidden_layers=3, head_dim=16, vocab_size=pocket.target.vocab_size, **sizes
+    )
+    TracksForCausalLM(config).save_pretrained(folder)
+    assert pocket.vocabulary is not None
+    pocket.vocabulary.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_draft_in_tracks_runs_on_the_same_ranks(tmp_path: Path) -> None:
+    """A track on each; they meet twice in a forward of the draft model, in float32 with the drafts of one process."""
+    common = {"prompt": PROMPTS[1], "method": "assistant", "max_new_tokens": 10, "seed": 3, "planner": "fixed:3"}
+    drafts = {"draft_model": in_tracks(tmp_path / "tracks", 2)}
+    own = [
+        *({**common, **drafts, "temperature": temperature} for temperature in (0.0, 0.8)),
+        {**common, **drafts, "prompt": PROMPTS[:2], "temperature": 0.8, "batch": True},
+    ]
+    (found,) = over_ranks(["pocket"], [own])
+    wanted = written(paceline.load("pocket"), own)
+    assert tokens_of(found) == tokens_of(wanted)
+    assert [each["rounds"] for each in found] == [each["rounds"] for each in wanted]
+    layers = paceline.load("pocket").target.layers
+    for each in found[:2]:
+        sums, gatherings = each["counts"]
+        drafted = sums - 2 * layers * gatherings
+        assert drafted > 0
+        assert drafted % 2 == 0, "the draft model's forwards have two sums each, and no gathering"
+
+
+@pytest.mark.parametrize(("tracks", "ranks"), [(4, 2), (2, 4), (1, 2)])
+def test_tracks_that_are_not_the_ranks_are_refused(tracks: int, ranks: int) -> None:
+    with pytest.raises(InputError, match=f"drafts/mine has {tracks} tracks, and {ranks} processes compute together"):
+        check_tracks("drafts/mine", tracks, ranks)
+
+
+@pytest.mark.slow
+def test_tracks_that_are_not_the_ranks_are_a_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "paceline", "generate", "The old house", "--model", "pocket", "-n", "4"]
+    given = ["--tensor-parallel", "2", "--draft-model", in_tracks(tmp_path / "tracks", 4)]
+    found = ended(started([*command, *given]), timeout=120)
+    assert found[0][0] == 2
+    assert "has 4 tracks, and 2 processes compute together" in found[0][2]
+    assert "Traceback" not in "".join(said for _, _, said in found)

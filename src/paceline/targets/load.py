@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from paceline.targets.base import Target
     from paceline.targets.gguf.target import GgufTarget
     from paceline.targets.hf.ranks.group import RankGroup
     from paceline.targets.hf.target import HFTarget
@@ -110,12 +111,26 @@ def open_over_ranks(
         target, tokenizer = open_model(model, device=group.device, group=group, **options)
         assert isinstance(target, RankTarget), "models that are not cut were refused"
         if not group.leads:
-            target.follow()
+            target.follow(open_model)
         target.lead()
     except BaseException:
         group.abandon()
         raise
     return target, tokenizer
+
+
+def open_beside(
+    beside: Target, model: str | Path, *, device: str | int | torch.device | None = None, **options: Any
+) -> tuple[HFTarget | GgufTarget | MLXTarget, Any]:
+    """A draft model for a target: a track on each rank of that target if it has tracks; else on this process alone."""
+    if beside.ranks > 1 and Path(model).is_dir():
+        from paceline.targets.hf.load import tracks_of
+        from paceline.targets.hf.ranks.target import RankTarget, check_tracks
+
+        if isinstance(beside, RankTarget) and (count := tracks_of(Path(model))) is not None:
+            check_tracks(str(model), count, beside.ranks)
+            return beside.opened_beside(str(model), {**options, "device": beside.group.device}, open_model)
+    return open_model(model, device=device, **options)
 
 
 def _check_cut(model: object, ranks: object, options: Mapping[str, object]) -> None:

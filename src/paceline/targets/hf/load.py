@@ -213,10 +213,18 @@ def _config(name: str, trusted: bool, options: dict[str, Any]) -> Any:
 
 def _register_own(place: Path) -> None:
     """Let transformers know the kind of model in a folder, where it is one of this project's."""
-    if folder.read_object(place / folder.CONFIG).get("model_type") == TRACKS:
+    if tracks_of(place) is not None:
         from paceline.targets.hf.tracks import register
 
         register()
+
+
+def tracks_of(place: Path) -> int | None:
+    """In how many parallel tracks the model in a folder runs; None for an ordinary model."""
+    file = place / folder.CONFIG
+    said = folder.read_object(file) if file.exists() else {}
+    count = said.get("tracks")
+    return (count if isinstance(count, int) else 0) if said.get("model_type") == TRACKS else None
 
 
 def config_of(name: str, trust_remote_code: bool = False) -> Any:

@@ -53,7 +53,7 @@ class DraftModel:
         """A model by name or path, on the device and in the type of the one it drafts for, in floats where integers
         do not know it, and in integers where it is stored in them; loaded once in a process. Or a transformers model,
         which stays as it is."""
-        from paceline.targets.load import open_model
+        from paceline.targets.load import open_beside, open_model
 
         if not isinstance(model, (str, Path)):
             return cls(open_model(model)[0])
@@ -62,10 +62,12 @@ class DraftModel:
         kind = None if quantize else dtype or (beside.dtype if beside.dtype in FLOATS else None)
 
         def read() -> DraftModel:
-            target, tokenizer = open_model(name, dtype=kind, quantize=quantize, device=device, strict=dtype is not None)
+            how = {"dtype": kind, "quantize": quantize, "strict": dtype is not None}
+            target, tokenizer = open_beside(beside, name, device=device, **how)
             return cls(target, None if tokenizer is None else Vocabulary(tokenizer), name)
 
-        return _loaded.get((stamp(name), kind or quantize, device), read)
+        group = getattr(beside, "group", None)  # a model over several ranks is gone with them
+        return _loaded.get((stamp(name), kind or quantize, device, group), read)
 
     def check_fit(self, target: Target, vocabulary: Vocabulary | None) -> None:
         """ValueError unless both mean the same by every token id. Without a tokenizer only their number is compared."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -41,6 +43,12 @@ class RankGroup:
         """Collectives of the model so far."""
         self.lost = False
         """Whether a rank is gone, or out of step."""
+        self._one_at_a_time = threading.RLock()
+        self._models = itertools.count()
+
+    def new_model(self) -> int:
+        """The number of a model that all ranks are about to open."""
+        return next(self._models)
 
     @property
     def leads(self) -> bool:
@@ -110,18 +118,19 @@ class RankGroup:
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
-        """Work that all ranks do together. If it ends half-way on this one, the others wait for what never comes; so
-        the group is given up."""
-        if self.lost:
-            raise RankLost(
-                f"a forward on the {self.size} processes that compute this model was broken off, so they are out of "
-                "step; start all of them again"
-            )
-        try:
-            yield
-        except BaseException:
-            self.lost = True
-            raise
+        """Work that all ranks do together, one thread at a time. If it ends half-way on this one, the others wait for
+        what never comes; so the group is given up."""
+        with self._one_at_a_time:
+            if self.lost:
+                raise RankLost(
+                    f"a forward on the {self.size} processes that compute this model was broken off, so they are out "
+                    "of step; start all of them again"
+                )
+            try:
+                yield
+            except BaseException:
+                self.lost = True
+                raise
 
     def end(self) -> None:
         """Let the other ranks go, and leave."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from paceline.errors import RankLost, UnsupportedModel
+from paceline.errors import InputError, RankLost, UnsupportedModel
 from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows, persistent_tensors
 from paceline.targets.chains import Chain, ChainDraft
@@ -28,9 +28,13 @@ from paceline.targets.hf.ranks.cut import GatheredHead, cut
 from paceline.targets.hf.ranks.group import RankGroup
 from paceline.targets.hf.rope import RotatedRows
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.hf.tracks import TracksForCausalLM
 from paceline.targets.identity import fingerprint_of
 from paceline.targets.torchrun import let_first_report
 from paceline.tree import Ints
+
+OpenModel = Callable[..., tuple[Any, Any]]
+"""Opens a model by its name, and gives its target and its tokenizer."""
 
 
 class RowChange(NamedTuple):
@@ -52,16 +56,23 @@ class AskedRows(NamedTuple):
     held: int
 
 
+class ModelOpened(NamedTuple):
+    """Another model that all ranks open: a draft model with a track for each of them."""
+
+    name: str
+    options: dict[str, Any]
+
+
 class Journal:
     """The changes of the leader's rows since the last forward. Rows may be closed by a finalizer, on any thread, so
     noting one is a single append."""
 
     def __init__(self) -> None:
         self._changes: list[RowChange] = []
-        self._numbers = itertools.count()
+        self.numbers = itertools.count()
 
     def new(self, capacity: int) -> int:
-        number = next(self._numbers)
+        number = next(self.numbers)
         self.note("open", number, capacity)
         return number
 
@@ -115,7 +126,7 @@ class RankTarget(HFTarget):
     def __init__(self, model: Any, group: RankGroup, *, name: str, fingerprint: str) -> None:
         super().__init__(model, name=name, fixed_shapes=False)
         self.group = group
-        self.ranks = group.size
+        self.ranks, self.number = group.size, group.new_model()
         self._fingerprint = fingerprint
         self._journal: Journal | None = None
 
@@ -132,6 +143,15 @@ class RankTarget(HFTarget):
         self._journal = Journal()
         weakref.finalize(self, self.group.end)
 
+    def opened_beside(self, name: str, options: dict[str, Any], opened: OpenModel) -> tuple[HFTarget, Any]:
+        """Open another model on all ranks, a part on each; on this one it leads."""
+        with self.group.in_step():
+            self.group.tell(ModelOpened(name, options))
+            target, tokenizer = opened(name, group=self.group, **options)
+        assert isinstance(target, RankTarget), "models that are not cut were refused"
+        target._journal = Journal()
+        return target, tokenizer
+
     def _rows(self, capacity: int) -> CacheRows:
         if self._journal is None:
             return super()._rows(capacity)
@@ -144,14 +164,14 @@ class RankTarget(HFTarget):
         if self._journal is None:
             return super()._run(job)
         with self.group.in_step():
-            self.group.tell((self._journal.taken(), [_asked(request) for request in job.requests]))
+            self.group.tell((self.number, self._journal.taken(), [_asked(request) for request in job.requests]))
             return super()._run(job)
 
     def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
         if self._journal is None:
             return super().unassisted(tokens)
         with self._one_at_a_time, self.group.in_step():
-            self.group.tell((self._journal.taken(), tokens))
+            self.group.tell((self.number, self._journal.taken(), tokens))
             return super().unassisted(tokens)
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
@@ -173,15 +193,20 @@ class RankTarget(HFTarget):
         """That of the whole model."""
         return self._fingerprint
 
-    def follow(self) -> NoReturn:
+    def follow(self, opened: OpenModel) -> NoReturn:
         """Compute what the leader computes, until it lets this process go."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what an interruption ends
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's own handlers would wait for the next forward
-        follower = RankFollower(self)
+        followers = [RankFollower(self)]
         try:
             while (message := self.group.hear()) is not None:
-                follower.answer(*message)
+                if isinstance(message, ModelOpened):
+                    target, _ = opened(message.name, group=self.group, **message.options)
+                    followers.append(RankFollower(target))
+                else:
+                    number, *asked = message
+                    followers[number].answer(*asked)
         except RankLost:
             self.group.abandon()
             let_first_report()
@@ -220,6 +245,15 @@ class RankFollower:
         made[kind]()
 
 
+def check_tracks(name: str, tracks: int, ranks: int) -> None:
+    """Refuse a number of tracks that is not that of the ranks."""
+    if tracks != ranks:
+        raise InputError(
+            f"{name} has {tracks} tracks, and {ranks} processes compute together; start as many processes, or give a "
+            "draft model that has as many tracks"
+        )
+
+
 def _asked(request: Request) -> AskedRows:
     assert isinstance(request.rows, LedRows), "this target scores the rows it opened"
     return AskedRows(request.rows.number, request.tokens, request.parents, request.want, request.prompt, request.held)
@@ -234,13 +268,17 @@ def over_ranks(model: Any, group: RankGroup, name: str) -> RankTarget:
     note_use()
     with torch.no_grad():
         fingerprint = fingerprint_of(identities(model))
-        cut(model, group)
+        if isinstance(model, TracksForCausalLM):
+            check_tracks(name, model.tracks.count, group.size)
+            model.hold(group.rank, group.summed)
+        else:
+            cut(model, group)
         torch.nn.Module.to(model, group.device)
     target = RankTarget(model, group, name=name, fingerprint=fingerprint)
     if target.own.recurrent:
         raise UnsupportedModel(f"{name} has layers that keep a state, which are not cut over ranks; use one device")
     target.pack(compiled=False)
-    group.meet("loaded")
+    group.meet(f"loaded {target.number}")
     prepare(target)
     target.agree()
     said = f"cut over {group.size} ranks, where forwards are neither compiled nor recorded"
