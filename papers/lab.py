@@ -19,7 +19,7 @@ import torch
 
 import paceline
 from paceline import Observed
-from paceline_lab import Prompt, Summary, open_suite, race_methods
+from paceline_lab import Prompt, Summary, launched, open_suite, race_methods
 from papers.driver import Given, progress, write
 from papers.report import Report
 from papers.speeds import remarks
@@ -111,6 +111,8 @@ class Lab:
             self._loaded, given = None, self.given
             how = {"device": given.device, "trust_remote_code": given.trust_remote_code}
             how["generation_config"] = self.own_settings
+            if (ranks := launched()) > 1:  # all but the first compute their parts in here
+                how["tensor_parallel"] = ranks
             self._loaded = dtype, paceline.load(given.model, dtype=dtype, **how)
         return self._loaded[1]
 

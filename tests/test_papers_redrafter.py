@@ -24,7 +24,7 @@ from paceline.drafters.networks.redrafter.head import HeadShape, RecurrentHead
 from paceline_lab import Summary
 from paper_items import STEADY, asked, shown
 from papers.lab import Lab, conditions, without_head
-from papers.redrafter import arrivals, beams, labels, packing, shape, tasks
+from papers.redrafter import arrivals, beams, labels, packing, parallel, shape, tasks
 from papers.redrafter.heads import METHOD, OWN, need_head, spec
 from papers.redrafter.unpacked import unpacked
 from papers.speeds import best, per_request, written
@@ -244,6 +244,18 @@ def test_arrivals_are_compared_with_the_slowest_rate(tmp_path: Path) -> None:
     assert "nan" not in found.markdown
 
 
+def test_more_processes_are_compared_with_fewer(tmp_path: Path) -> None:
+    entry = spec(asked("redrafter", "parallel"), 6, 5)
+    for ranks, seconds in ((1, 1.0), (2, 2.0)):
+        made(tmp_path / f"{parallel.NAME}{ranks}", [entry], {entry: seconds})
+    runs = parallel.kept(tmp_path)
+    assert [*runs] == [1, 2]
+    assert [one.agrees for one in parallel.claims(runs, entry)][-1] is True
+    (head, rows) = parallel.table(runs, entry)
+    assert {len(row) for row in rows} == {len(head)}
+    assert rows[1] == ["V 7B (paper)", "323.1, 2.19", "373.3, 1.82"]
+
+
 # --- options
 
 
@@ -379,8 +391,9 @@ def test_tasks_runs_and_says_what_is_not_here(run: Any, heads: Path, tmp_path: P
             ("beams", ["--width", "1", "2", "--batch", "1", "2", "--length", "2"]),
             ("arrivals", ["--qps", "100", "200", "--width", "2"]),
             ("shape", ["--width", "1", "2", "--length", "1", "2"]),
+            ("parallel", ["--width", "2", "--length", "2"]),
         ],
-        every=4,
+        every=5,
     ),
 )
 def test_a_script_runs(name: str, given: list[str], run: Any, heads: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
     python -m papers.redrafter beams --model M --head FOLDER --width 1 2 4 8 16 32 64 --batch 1 2 4 8 10 20 40 80
     python -m papers.redrafter shape --model M --head FOLDER --width 1 2 3 4 --length 1 2 3 4 5 6
     python -m papers.redrafter packing --batch --model pocket
+    torchrun --nproc-per-node 2 -m papers.redrafter parallel --model M --head FOLDER --limit 80
     python -m papers.redrafter labels --model M --heads truth=DIR greedy=DIR --width 1 2 4 16 64 --temperature 0
 
 The same command goes on where it was interrupted, with the same head only. By default an item runs `pocket` with the
@@ -15,7 +16,7 @@ from dataclasses import replace
 
 from papers.driver import Item, Option, count, named, run
 from papers.lab import STAND_IN
-from papers.redrafter import arrivals, beams, labels, packing, shape, tasks
+from papers.redrafter import arrivals, beams, labels, packing, parallel, shape, tasks
 from papers.redrafter.heads import CHOSEN, COUNTING, SUITE, WIDTH, options
 
 QPS = Option("R", "requests a second", float, arrivals.RATES, above=0)
@@ -32,6 +33,11 @@ ITEMS = (
         "shape", shape.shape, options(*SUITE, width=shape.WIDTHS, length=shape.LENGTHS, trained=TRAINED, method=CHOSEN)
     ),
     Item("packing", packing.packing, options(*SUITE, width=packing.WIDTHS, **PACKED)),
+    Item(
+        "parallel",
+        parallel.parallel,
+        options(*SUITE[:3], temperature=1.0, width=parallel.WIDTH, length=parallel.LENGTH, method=CHOSEN),
+    ),
     Item("labels", labels.labels, options(*SUITE[1:], suite=STAND_IN, width=(WIDTH,), **LABELLED)),
 )
 

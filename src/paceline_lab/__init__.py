@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from paceline.files import write_whole as write_whole
     from paceline.integrations.vllm import Proposer as Proposer
     from paceline.targets.replay import open_vocabulary as open_vocabulary
+    from paceline.targets.torchrun import launched as launched
     from paceline.vocabulary import Vocabulary as Vocabulary
     from paceline_lab.bench.compare import Between as Between
     from paceline_lab.bench.early_exit import Stop as Stop
@@ -59,6 +60,7 @@ _HOME = {
         "paceline.files": "terminable write_whole",
         "paceline.integrations.vllm": "Proposer",
         "paceline.targets.replay": "open_vocabulary",
+        "paceline.targets.torchrun": "launched",
         "paceline.vocabulary": "Vocabulary",
         "paceline_lab.bench.compare": "Between",
         "paceline_lab.bench.early_exit": "Stop foreseen",
