@@ -28,6 +28,7 @@ from paceline.drafters.base import Drafter
 from paceline.drafters.networks.assistant import Assistant, DraftModel
 from paceline.drafters.networks.mirror.drafter import Mirror
 from paceline.drafters.networks.mirror.messages import Ahead, Go, MessageKind, Window
+from paceline.drafters.networks.mirror.process import DraftProcess
 from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.networks.mirror.worker import facts_of
 from paceline.engine.counters import Totals
@@ -99,7 +100,7 @@ class Bench:
 
     def __init__(self, target: Target, mirror: Mirror, text: Context, levels: int, branches: int) -> None:
         process, layer = mirror.process, mirror.needs.early_exit
-        assert process is not None and layer is not None, "the method is fitted"
+        assert isinstance(process, DraftProcess) and layer is not None, "the method is fitted"
         if mirror.translates:
             raise InputError("the parts of a round are timed with draft models of the target's tokenizer only")
         self.target, self.process, self.layer, self.levels, self.branches = target, process, layer, levels, branches
@@ -292,7 +293,9 @@ class OverlapTrial:
     def cell(self, draft: str, levels: int, branches: int) -> OverlapCell:
         """Parts and runs in turns, several times; the medians of each."""
         target, everywhere = self.lm.target, torch.get_num_threads()
-        mirror = Mirror(model=draft, gamma=levels, branches=str(branches), exit=self.exit, anew=self.anew)
+        mirror = Mirror(
+            model=draft, gamma=levels, branches=str(branches), exit=self.exit, anew=self.anew, overlap="always"
+        )
         mirror.fit(target, self.lm.vocabulary)
         assistant = Assistant(model=DraftModel.load(draft, target), length=levels)
         begun = ExitStack()
