@@ -78,7 +78,7 @@ class InFlight:
     it. The caller holds it until `Drafter.finish`, or drops it."""
 
 
-class Finish(NamedTuple):
+class Awaited(NamedTuple):
     """One sequence waiting for a draft that is in flight."""
 
     state: Any
@@ -227,7 +227,7 @@ class Drafter:
         Called if it `overlaps`, after rounds whose drafts were overlapped."""
         return [InFlight() for _ in states]
 
-    def finish(self, asks: Sequence[Finish]) -> list[DraftTree]:
+    def finish(self, asks: Sequence[Awaited]) -> list[DraftTree]:
         """The drafts that are in flight, waited for as long as is worth it; empty where one is late."""
         return self.propose([Ask(state, budget) for state, budget, _ in asks])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import admitted, answered, asked, counted
-from paceline.drafters.base import Ahead, Ask, Drafter, Enrich, Finish, InFlight, Overlaps, Seen
+from paceline.drafters.base import Ahead, Ask, Awaited, Drafter, Enrich, InFlight, Overlaps, Seen
 from paceline.drafters.continuing import continued
 from paceline.drafters.counters import NOTHING_COUNTED
 from paceline.law.scores import Array
@@ -126,7 +126,7 @@ class Composed(Drafter):
                     flight.parts[number] = one
         return list(flights)
 
-    def finish(self, asks: Sequence[Finish]) -> list[DraftTree]:
+    def finish(self, asks: Sequence[Awaited]) -> list[DraftTree]:
         for state, _, flight in asks:
             assert isinstance(flight, PartsInFlight), "it was begun here"
             state.flights = flight.parts
@@ -138,9 +138,9 @@ class Composed(Drafter):
             return answered(part, "propose", asks, DraftTree)
         flights = [state.flights.pop(number, None) for state in states]
         drafts = dict[int, DraftTree]()
-        due: dict[str, dict[int, Ask | Finish]] = {"propose": {}, "finish": {}}
+        due: dict[str, dict[int, Ask | Awaited]] = {"propose": {}, "finish": {}}
         for place, (ask, flight) in enumerate(zip(asks, flights, strict=True)):
-            due["propose" if flight is None else "finish"][place] = ask if flight is None else Finish(*ask, flight)
+            due["propose" if flight is None else "finish"][place] = ask if flight is None else Awaited(*ask, flight)
         for verb, own in due.items():
             if own:
                 drafts.update(zip(own, answered(part, verb, list(own.values()), DraftTree), strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import asked, counted, failure
-from paceline.drafters.base import Ask, Budget, Drafter, Finish, InFlight, Overlaps
+from paceline.drafters.base import Ask, Awaited, Budget, Drafter, InFlight, Overlaps
 from paceline.drafters.counters import Counts
 from paceline.engine.counters import NO_COUNTS, NO_ROOM, TAKEN
 from paceline.errors import DrafterError, DrafterWarning
@@ -106,12 +106,12 @@ class Drafting:
         kind = self.drafter.overlaps
         return self.on and (kind is Overlaps.ALWAYS or (kind is Overlaps.CHOICE and budget.overlapped))
 
-    def request(self, budget: Budget) -> tuple[str, Ask | Finish]:
+    def request(self, budget: Budget) -> tuple[str, Ask | Awaited]:
         """The call for the next draft: of one that is in flight its rest, else all of it."""
         flight, self.flight = self.flight, None
         if flight is None or not self.overlaps(budget):
             return "propose", Ask(self.state, budget)
-        return "finish", Finish(self.state, budget, flight)
+        return "finish", Awaited(self.state, budget, flight)
 
     def counts(self) -> Counts:
         """The drafter's counts since the last call, with 0 for the rest of its counters."""

@@ -133,7 +133,7 @@ class WaysTrial:
 
 
 @dataclass(eq=False)
-class Choice:
+class WayChoice:
     """The way of drafts at one batch size."""
 
     overlapped: bool = False
@@ -160,37 +160,37 @@ class TurnsOrOverlap(Planner):
         self._lock = RLock()
         self._timing = False
         """Whether a planner has just left drafts out to time a round without them, which says nothing of its way."""
-        self._choices: dict[int, Choice] = {}
+        self._choices: dict[int, WayChoice] = {}
         self._choice(1)
 
     # the choice
 
-    def _choice(self, batch: int) -> Choice:
+    def _choice(self, batch: int) -> WayChoice:
         """The choice at this batch size, in classes of up to 1, 3, 7 texts and so on. Where overlapped drafts lost for
         few texts they do for many, whose drafts take longer and leave the target no more time."""
         size = batch.bit_length()
         if size not in self._choices:
             fewer = [choice for smaller, choice in self._choices.items() if smaller < size]
-            self._choices[size] = Choice() if any(choice.lost for choice in fewer) else self._begun(size)
+            self._choices[size] = WayChoice() if any(choice.lost for choice in fewer) else self._begun(size)
         return self._choices[size]
 
-    def _begun(self, size: int) -> Choice:
+    def _begun(self, size: int) -> WayChoice:
         """As is known; with a trial where that is due."""
         facts = known_facts(self._key(size))
         due = facts is None or facts.due
         if not due and facts is not None and facts.speed <= 1:
-            return Choice()
+            return WayChoice()
         try:
             with once():  # no round's seconds
                 self._prepare()
         except InputError as error:
             said = f"drafts are made in turns with the target, since overlapped ones cannot be: {error}"
             warnings.warn(said, DrafterWarning, stacklevel=2)
-            return Choice()
+            return WayChoice()
         if not due:
-            return Choice(overlapped=True)
+            return WayChoice(overlapped=True)
         self._keep(size, 0.0 if facts is None else facts.speed, 1 if facts is None else facts.trials + 1)
-        return Choice(trial=WaysTrial())
+        return WayChoice(trial=WaysTrial())
 
     def _key(self, size: int) -> str:
         return f"{self._setup} {size}"

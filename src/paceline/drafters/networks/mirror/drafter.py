@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
 from paceline.drafters.asking import failure
-from paceline.drafters.base import Ask, Drafter, Finish, InFlight, Overlaps, Seen, one_of
+from paceline.drafters.base import Ask, Awaited, Drafter, InFlight, Overlaps, Seen, one_of
 from paceline.drafters.networks.assistant.drafter import Assistant, Model
 from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.mirror.flight import RemoteText, WindowInFlight, WindowSource
@@ -53,8 +53,7 @@ from paceline.vocabulary import Vocabulary
 if TYPE_CHECKING:
     import torch
 
-BEST, FULL = "best", "full"
-ALWAYS = "always"
+BEST, FULL, ALWAYS = "best", "full", "always"
 NEW, TOP = "new", "top"
 """Which tokens of an exit are proxies: the best of those that are not drafted there, or simply the best."""
 WAIT = 1.0
@@ -341,9 +340,9 @@ class Mirror(Drafter):
                 state.tally.add(OVERLAP_MASS, overlap_mass(state, verdict, scores, foreseen))
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        return self.finish([Finish(state, budget, InFlight()) for state, budget in asks])
+        return self.finish([Awaited(state, budget, InFlight()) for state, budget in asks])
 
-    def finish(self, asks: Sequence[Finish]) -> list[DraftTree]:
+    def finish(self, asks: Sequence[Awaited]) -> list[DraftTree]:
         """Overlapped windows are asked for first, those in turns drafted meanwhile. A window is waited for as long as
         the target would take to write its tokens: longer is never worth it."""
         flights = [self._flight(ask) for ask in asks]
@@ -360,7 +359,7 @@ class Mirror(Drafter):
             ask.state.left = time.perf_counter()
         return found
 
-    def _flight(self, ask: Finish) -> WindowInFlight | None:
+    def _flight(self, ask: Awaited) -> WindowInFlight | None:
         """The window of a text in flight; None where it drafts in turns, or has to do without a draft."""
         state, budget, flight = ask
         if self.overlaps is Overlaps.CHOICE:
@@ -377,7 +376,7 @@ class Mirror(Drafter):
             return flight
         return self._begun(state)
 
-    def _in_turns(self, asks: Sequence[Finish]) -> list[DraftTree]:
+    def _in_turns(self, asks: Sequence[Awaited]) -> list[DraftTree]:
         """Drafts of the draft model in this process, with all of its cores."""
         for state, *_ in asks:
             if self.process is None:
