@@ -9,7 +9,7 @@ verb       of          payload             answer                asks
 wake       planner     `Resting`           bool                  is a text that rests without drafts to be planned now?
 plan       planner     `Room`              `Budget`              how large may the next draft be?
 propose    drafter     `Ask`               `DraftTree`           a draft within this budget
-finish     drafter     `Awaited`            `DraftTree`           the same, of a draft that is in flight
+finish     drafter     `Awaited`           `DraftTree`           the same, of a draft that is in flight
 worth      planner     `Draft`             int                   how many levels of the drafter's expensive part pay?
 enrich     drafter     `Enrich`            `DraftTree`           the draft together with that of the expensive part
 cut        planner     `Draft`             `Cut`                 which nodes of the draft are worth scoring?

@@ -65,6 +65,8 @@ class RoundParts:
     target_slows: float = 1.0
     """How much longer the upper layers take while the draft model works."""
     draft_slows: float = 1.0
+    judged: float = 0.0
+    """The part of the end in which the target's choices are read and judged; the rest is the exchange of messages."""
 
     def ahead(self, levels: int) -> float:
         """Seconds of drafts of ``levels`` tokens for all outcomes, beside the target."""
@@ -89,10 +91,26 @@ class RoundParts:
     def step(self, levels: int, anew: float, short: int | None = None) -> float:
         """Seconds of a round with drafts of ``levels`` tokens. The share ``anew`` of them begins after the target has
         decided; those have ``short`` tokens."""
+        return sum(self.spent(levels, anew, short).values())
+
+    def spent(self, levels: int, anew: float, short: int | None = None) -> dict[str, float]:
+        """The same, by what the seconds are spent on. Only the target's layers and the judging would be spent without
+        drafts, too."""
         waiting, behind = self.left(levels)
-        hit = waiting + behind * self.single
-        miss = waiting + (levels if short is None else short) * self.single
-        return self.lower + self.exit + self.window + (1 - anew) * hit + anew * miss + self.end
+        return {
+            "target": self.lower + self.upper,
+            "target slowed": self.window - self.upper,
+            "outcomes": self.exit,
+            "waiting for a forward": waiting,
+            "finishing": (1 - anew) * behind * self.single,
+            "drafts anew": anew * (levels if short is None else short) * self.single,
+            "exchange": self.end - self.judged,
+            "judging": self.judged,
+        }
+
+    def turns(self, levels: int) -> float:
+        """Seconds of a round whose draft is made in turns with the target, on the same devices."""
+        return self.lower + self.upper + levels * self.single + self.judged
 
 
 class Bench:
@@ -233,7 +251,7 @@ def joined(rounds: Sequence[RoundParts], judged: float) -> RoundParts:
     """The medians of several rounds; ``judged`` is what the target's choices take behind its forward."""
     middle = {name: median(getattr(each, name) for each in rounds) for name in RoundParts.__dataclass_fields__}
     slows = {name: max(1.0, middle[name]) for name in ("target_slows", "draft_slows")}
-    return RoundParts(**{**middle, **slows, "end": middle["end"] + judged})
+    return RoundParts(**{**middle, **slows, "end": middle["end"] + judged, "judged": judged})
 
 
 # --- held against what happens ------------------------------------------------------------------------------

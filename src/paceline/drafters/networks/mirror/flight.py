@@ -65,7 +65,12 @@ class WindowInFlight(InFlight):
     text: RemoteText
     place: int
     asked: float = field(default_factory=time.monotonic)
-    landed: bool = False
+    window: Window | None = None
+    """Once it has arrived."""
+
+    @property
+    def landed(self) -> bool:
+        return self.window is not None
 
     def result(self, until: float = 0.0) -> Window | None:
         """The window, if it is there by then. Handed out once; one that is late may still be asked for."""
@@ -75,9 +80,9 @@ class WindowInFlight(InFlight):
         with suppress(Lost):  # the drafter finds it out by `lost`
             found = text.source.window(text.number, self.place, text.read, asked=self.asked, until=until)
             if found is not None:
-                self.landed = True
                 text.count(*found)
-                return found[0]
+                self.window = found[0]
+                return self.window
         return None
 
 

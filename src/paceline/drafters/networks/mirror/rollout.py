@@ -125,6 +125,12 @@ class Rollout:
         self._outcomes = [each for each in self._outcomes if each not in outcomes]
 
     @property
+    def windows(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """The windows so far, by the tokens that the text goes on with."""
+        trees = {each.tokens: each.growth.tree(self._source) for each in self._outcomes}
+        return {path: tuple(tree.tokens.tolist()) for path, tree in trees.items()}
+
+    @property
     def live(self) -> list[Growth]:
         """The windows that are not finished."""
         return [each.growth for each in self._outcomes if not each.growth.done]

@@ -47,8 +47,10 @@ class TwinSource(Worker):
     def tell(self, kind: MessageKind, text: int, place: int, said: Said) -> int:
         packed = Message(kind, text, place, said).packed()
         self._hear(Message.of(packed))
-        for _ in range(self.forwards if kind is MessageKind.AHEAD else 0):
+        made = 0
+        while kind is MessageKind.AHEAD and made < self.forwards and self.busy(text):
             self.work()
+            made += 1
         return len(packed)
 
     def window(
@@ -63,6 +65,10 @@ class TwinSource(Worker):
         assert own[-1].place == place, "one window at a time is asked for"
         packed = own[-1].packed()
         return read(Message.of(packed).said), len(packed)
+
+    def windows(self, text: int) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """What was drafted ahead so far: the windows, by the tokens that they follow."""
+        return self._texts[text][0].windows
 
     def seconds(self, rows: int) -> float:
         return 0.0
