@@ -65,6 +65,8 @@ from thinning import thinned
 
 PROMPT = "The old house stood at the end of"
 DRAFT, FOREIGN = "pocket-draft", "pocket-foreign"
+ALWAYS = "mirror:overlap=always"
+"""Here drafts are overlapped, whatever is faster; `test_mirror_ways` has the choice."""
 TREE = DraftTree.build([3, 4, 5], [ROOT, 0, 1], source="mirror", scores=[-0.1, -0.5, -1.0])
 
 
@@ -85,7 +87,7 @@ def patience() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def one_process(lm: LanguageModel) -> Iterator[None]:
     """The draft model's process is kept between tests, as a server keeps it between texts."""
-    threads, kept = torch.get_num_threads(), make_drafter("mirror", DRAFT)
+    threads, kept = torch.get_num_threads(), make_drafter(ALWAYS, DRAFT)
     kept.fit(lm.target, lm.vocabulary)
     yield
     kept.dispose()
@@ -97,6 +99,9 @@ def one_process(lm: LanguageModel) -> Iterator[None]:
 def written(lm: LanguageModel, method: str, count: int = 40, draft: str = DRAFT, **how: Any) -> Generation:
     settings = {"temperature": 0.8, "seed": 5, "planner": "fixed:7", **how}
     model = None if method == "plain" else draft
+    method = (
+        method if ":paper" in method else re.sub("mirror(?:(:)|$)", lambda m: f"{ALWAYS}{',' if m[1] else ''}", method)
+    )
     lm.forget()
     return lm.generate(PROMPT, method=method, draft_model=model, max_new_tokens=count, **settings)
 
@@ -116,7 +121,7 @@ def test_it_drafts_what_its_serial_twin_drafts(lm: LanguageModel, temperature: f
 
 @pytest.fixture
 def foreign_process(lm: LanguageModel) -> Iterator[None]:
-    kept = make_drafter("mirror", FOREIGN)
+    kept = make_drafter(ALWAYS, FOREIGN)
     kept.fit(lm.target, lm.vocabulary)
     yield
     kept.dispose()
@@ -280,9 +285,9 @@ def test_texts_of_both_tokenizers_share_a_process(lm: LanguageModel) -> None:
     prompts = [PROMPT * 30, "Once upon a time", "Kraków jest", "Київ"]
     how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 24}
     plain = lm.generate_batch(prompts, method="plain", **how)
-    found = lm.generate_batch(prompts, method="mirror:gamma=3,translate=lattice", draft_model=DRAFT, **how)
+    found = lm.generate_batch(prompts, method=f"{ALWAYS},gamma=3,translate=lattice", draft_model=DRAFT, **how)
     assert [one.tokens for (one,) in found] == [one.tokens for (one,) in plain]
-    own = lm.generate_batch(prompts, method="mirror:gamma=3", draft_model=DRAFT, **how)
+    own = lm.generate_batch(prompts, method=f"{ALWAYS},gamma=3", draft_model=DRAFT, **how)
     assert [one.tokens for (one,) in own] == [one.tokens for (one,) in plain]
 
 
@@ -320,7 +325,7 @@ def test_the_text_is_plain_decodings_in_batches_and_with_others(lm: LanguageMode
     prompts = [PROMPT, "Once upon a time", "Kraków jest", "Київ"]
     how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 24}
     plain = lm.generate_batch(prompts, method="plain", **how)
-    for method in ("mirror", "mirror+suffix", "mirror:top=3,gamma=4"):
+    for method in (ALWAYS, f"{ALWAYS}+suffix", f"{ALWAYS},top=3,gamma=4"):
         found = lm.generate_batch(prompts, method=method, draft_model=DRAFT, **how)
         assert [one.tokens for (one,) in found] == [one.tokens for (one,) in plain]
 
@@ -375,7 +380,7 @@ def test_more_proxies_only_add_outcomes() -> None:
 
 @pytest.mark.slow
 def test_the_overlap_mass_is_the_targets_own_probability(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, overlap = list[float](), drafter_module._overlap
+    found, overlap = list[float](), drafter_module.overlap_mass
 
     def checked(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Outcomes) -> float:
         stop = verdict.path[-1] if verdict.path else ROOT
@@ -385,7 +390,7 @@ def test_the_overlap_mass_is_the_targets_own_probability(lm: LanguageModel, monk
         assert found[-1] == pytest.approx(mass, abs=0.02), "negligible tokens are left out of the law"
         return found[-1]
 
-    monkeypatch.setattr(drafter_module, "_overlap", checked)
+    monkeypatch.setattr(drafter_module, "overlap_mass", checked)
     totals = written(lm, "mirror:branches=full").totals
     assert totals.counts["rounds_foreseen"] == len(found) > 3
     assert totals.counts["overlap_mass"] == pytest.approx(sum(found))
@@ -404,14 +409,14 @@ def test_sampled_texts_come_to_what_was_foreseen_as_often_as_the_overlap_mass_sa
 
     By default the test above compares the mass with the target's own rows.
     """
-    came, overlap = list[bool](), drafter_module._overlap
+    came, overlap = list[bool](), drafter_module.overlap_mass
 
     def noted(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Outcomes) -> float:
         stop = verdict.path[-1] if verdict.path else ROOT
         came.append((stop, verdict.tokens[-1]) in zip(foreseen.stops.tolist(), foreseen.proxies.tolist(), strict=True))
         return overlap(state, verdict, scores, foreseen)
 
-    monkeypatch.setattr(drafter_module, "_overlap", noted)
+    monkeypatch.setattr(drafter_module, "overlap_mass", noted)
     mass, rounds = 0.0, 0
     for seed in range(6):
         how = {"rule": "rejection", "temperature": 1.0, "repetition_penalty": 1.3, "seed": seed, "planner": "fixed:2"}
@@ -502,7 +507,7 @@ def test_what_is_no_message_is_refused(raw: bytes) -> None:
 @pytest.mark.slow
 def test_the_next_text_of_a_drafter_has_a_new_process(lm: LanguageModel, foreign_process: None) -> None:
     """Which knows the target's tokenizer, too. By default `test_mirror_faults` begins lost processes again."""
-    drafter: Any = make_drafter("mirror:gamma=4", FOREIGN)
+    drafter: Any = make_drafter(f"{ALWAYS},gamma=4", FOREIGN)
     lm.generate(PROMPT, method=drafter, max_new_tokens=4)
     os.kill(drafter.process.pid, signal.SIGKILL)
     assert comes_true(lambda: drafter.process.lost)
@@ -525,7 +530,7 @@ def test_a_text_leaves_the_draft_models_cores_free(lm: LanguageModel) -> None:
     had, seen = torch.get_num_threads(), list[int]()
     torch.set_num_threads(2)
     try:
-        drafter = make_drafter("mirror", DRAFT)
+        drafter = make_drafter(ALWAYS, DRAFT)
         for piece in lm.stream(PROMPT, method=drafter, planner="fixed:7", max_new_tokens=30, temperature=0.8):
             assert piece is not None
             seen.append(torch.get_num_threads())
@@ -542,7 +547,7 @@ def test_other_threads_keep_theirs_and_a_text_may_change_its_thread(lm: Language
 
     had, fewer = torch.get_num_threads(), max(1, min(2, len(usable_cores()) - 1))
     torch.set_num_threads(2)
-    drafter = drafter_module.Mirror(model=DRAFT)
+    drafter = drafter_module.Mirror(model=DRAFT, overlap="always")
     drafter.fit(lm.target, lm.vocabulary)
     try:
         state = drafter.open(context_of([1, 2, 3]))
@@ -589,7 +594,7 @@ def test_while_no_draft_is_asked_for_the_draft_model_rests_and_the_text_has_all_
 
     monkeypatch.setattr(DraftProcess, "tell", noting)
     monkeypatch.setattr(lm.target, "submit", counting)
-    drafter = make_drafter("mirror", DRAFT)
+    drafter = make_drafter(ALWAYS, DRAFT)
     drafter.fit(lm.target, lm.vocabulary)
     had = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -608,7 +613,7 @@ def test_while_no_draft_is_asked_for_the_draft_model_rests_and_the_text_has_all_
 
 
 def test_drafters_share_a_process_and_the_last_one_ends_it(lm: LanguageModel) -> None:
-    one, two = (make_drafter(f"mirror:gamma={gamma}", DRAFT) for gamma in (3, 5))
+    one, two = (make_drafter(f"{ALWAYS},gamma={gamma}", DRAFT) for gamma in (3, 5))
     for each in (one, two):
         each.fit(lm.target, lm.vocabulary)
     assert len(children()) == 1, "that of all tests"
@@ -619,7 +624,7 @@ import sys, time, paceline
 from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, make_drafter
 lm = paceline.load("pocket", dtype="float32", generation_config=False)
-drafter = make_drafter("mirror", "pocket-draft")
+drafter = make_drafter("mirror:overlap=always", "pocket-draft")
 drafter.fit(lm.target, lm.vocabulary)
 print(drafter.process.pid, flush=True)
 time.sleep(600)
@@ -717,23 +722,27 @@ def test_models_and_places_that_do_not_serve_are_one_sentence(lm: LanguageModel,
         make_drafter("mirror")
     table = TableTarget(habitual(), SIZE)
     with pytest.raises(InputError):
-        drafter_module.Mirror(model=DRAFT).fit(table)
+        drafter_module.Mirror(model=DRAFT, overlap="always").fit(table)
 
 
 def test_an_abandoned_text_waits_for_nobody(lm: LanguageModel) -> None:
     """It is closed in a finalizer, which may run in the middle of a message that this very thread sends."""
-    drafter = drafter_module.Mirror(model=DRAFT)
+    drafter = drafter_module.Mirror(model=DRAFT, overlap="always")
     drafter.fit(lm.target, lm.vocabulary)
     assert drafter.process is not None
     states = [drafter.open(context_of([1, 2, 3])) for _ in range(2)]
     drafter.propose([Ask(state, Budget(7, 7)) for state in states])
+    assert states[0].remote is not None
+    number = states[0].remote.number
+    assert isinstance(drafter.process, DraftProcess)
     with drafter.process._sending.held():
         drafter.close(states[0])
     drafter.close(states[1])
+    assert isinstance(drafter.process, DraftProcess)
     inbox = drafter.process._inbox
     assert not inbox.texts
     assert not inbox.windows
-    inbox.take(Message(MessageKind.WINDOW, states[0].number, 3), 9)
+    inbox.take(Message(MessageKind.WINDOW, number, 3), 9)
     assert not inbox.windows, "what comes too late is dropped"
 
 

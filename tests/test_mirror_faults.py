@@ -60,7 +60,7 @@ def table() -> LanguageModel:
 
 
 def mirror(model: str = "any") -> Mirror:
-    return Mirror(model=model, gamma=GAMMA)
+    return Mirror(model=model, gamma=GAMMA, overlap="always")
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +186,7 @@ def test_a_process_that_does_not_begin_is_one_sentence_and_holds_up_no_other_tex
         monkeypatch.setattr(process_module, "LOADING", 2 * LONG)
     expected = lm.generate(OTHER, method="plain", max_new_tokens=20).tokens
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(lm.generate, PROMPT, method="mirror", draft_model="any", max_new_tokens=4)
+        waiting = pool.submit(lm.generate, PROMPT, method="mirror:overlap=always", draft_model="any", max_new_tokens=4)
         assert comes_true(log.exists, LONG)
         for method in ("lookup", "suffix"):  # each is made, and leased, while the other one waits
             assert lm.generate(OTHER, method=method, max_new_tokens=20).tokens == expected

@@ -147,7 +147,7 @@ def test_every_method_writes_plains_text_alone_and_in_a_batch(lm: paceline.Langu
     drafting: list[dict[str, Any]] = [
         {"method": "assistant", "draft_model": "pocket-draft", "planner": "fixed:4"},
         {"method": "redrafter", "planner": "fixed:6"},
-        {"method": "mirror", "draft_model": "pocket-draft", "planner": "fixed:4"},
+        {"method": "mirror:overlap=always", "draft_model": "pocket-draft", "planner": "fixed:4"},
         {"method": "auto"},
     ]
     for method in drafting:

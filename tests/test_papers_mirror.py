@@ -108,7 +108,7 @@ def test_both_ways_draft_alike() -> None:
     core = usable_cores()[0]
     given = asked("mirror", "batch", "--draft-device", core)
     found = two(given, "pocket-draft+ballast:6M", 4)
-    assert found.mirror == f"mirror:model='pocket-draft+ballast:6M',gamma=4,device='{core}'@fixed:4"
+    assert found.mirror == f"mirror:overlap=always,model='pocket-draft+ballast:6M',gamma=4,device='{core}'@fixed:4"
     assert found.vanilla == "assistant:model='pocket-draft+ballast:6M',length=4@fixed:4"
     published = two(asked("mirror", "batch", "--method", PUBLISHED), "d", GAMMA)
     assert published == ("mirror:paper,model='d',gamma=7@fixed:7", "assistant:model='d',length=7,noise=none@fixed:7")
@@ -230,7 +230,7 @@ def lm() -> LanguageModel:
 @pytest.fixture(scope="module")
 def process(lm: LanguageModel) -> Iterator[None]:
     """The draft model's process: all scripts share it while somebody holds it."""
-    drafter: Any = make_drafter("mirror:model=pocket-draft")
+    drafter: Any = make_drafter("mirror:model=pocket-draft,overlap=always")
     drafter.fit(lm.target, lm.vocabulary)
     yield
     drafter.dispose()

@@ -185,7 +185,8 @@ def rounds(sizes: Sizes, device: str) -> Iterator[Part]:
 
 def mirror(sizes: Sizes, device: str) -> Iterator[Part]:
     """Both places of its draft model beside the method that drafts in turns. On a CPU there is only one place."""
-    ways = ["assistant", "mirror", *([f"mirror:device='{device}'"] if on_gpu(device) else [])]
+    forced = "mirror:overlap=always"
+    ways = ["assistant", "mirror", forced, *([f"{forced},device='{device}'"] if on_gpu(device) else [])]
     target = sizes.targets[0]
     yield _rounds(f"mirror {target}", sizes, device, target, ways, 35, "--temperatures", "0.8")
 

@@ -21,7 +21,7 @@ from papers.unispec.lab import with_options
 MODEL, DRAFT = "pocket+ballast:300M", "pocket-draft+ballast:15M"
 SIZES_OF_DRAFTS = "pocket-draft+ballast:6M", "pocket-draft+ballast:15M", "pocket-draft+ballast:30M"
 """About 2, 5 and 10% of the target."""
-OWN, PUBLISHED = "mirror", "mirror:paper"
+OWN, PUBLISHED = "mirror:overlap=always", "mirror:paper"
 GAMMA = 7
 """Tokens of a draft in all of the paper's tables."""
 MOMENT = ["unit", "turn", "repeat", "prompt"]

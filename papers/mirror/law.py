@@ -62,6 +62,18 @@ def rounds_of(cells: Sequence[OverlapCell]) -> Table:
     return head, rows
 
 
+def spent_on(cells: Sequence[OverlapCell]) -> Table:
+    """Where the seconds of a round go, by the law: of what overlap costs, each part by itself."""
+    by_cell = {_named(cell): cell.parts.spent(cell.levels, cell.anew) for cell in cells}
+    names = list(next(iter(by_cell.values())))
+    head = "draft model, tokens", *names, "in all", "in turns"
+    rows = list[Sequence[str]]()
+    for cell, (named, spent) in zip(cells, by_cell.items(), strict=True):
+        turns = cell.parts.turns(cell.levels)
+        rows.append((named, *(_ms(spent[name]) for name in names), _ms(sum(spent.values())), _ms(turns)))
+    return head, rows
+
+
 def _named(cell: OverlapCell) -> str:
     return f"{cell.draft}, {cell.levels}"
 
@@ -84,7 +96,7 @@ def claims(cells: Sequence[OverlapCell]) -> Iterator[Claim]:
 
 def report(cells: Sequence[OverlapCell], notes: Sequence[str]) -> Report:
     title = "Mirror-SD, equations 10 and 14: the latency law"
-    return Report(title, [parts_of(cells), rounds_of(cells)], list(claims(cells)), notes)
+    return Report(title, [parts_of(cells), spent_on(cells), rounds_of(cells)], list(claims(cells)), notes)
 
 
 def law(given: Given) -> Report:
@@ -92,7 +104,8 @@ def law(given: Given) -> Report:
 
     Every part is measured by itself, in turns with the runs: the target up to its exit and behind it, reading the exit,
     forwards of the draft model, and how much the two slow one another down. Beside it stand the same drafts made in
-    turns, with as many threads for each model, and with all threads for both. With ``--waiting`` the target is on a
+    turns, with as many threads for each model, and with all threads for both. A table says what the seconds of a round
+    are spent on: that of a run on a GPU tells why overlap won or lost there. With ``--waiting`` the target is on a
     simulated device: it waits for this many milliseconds and leaves the cores alone.
     """
     lm = load(MODEL_OF_A_DEVICE if given.waiting else given.model, dtype=given.dtype)

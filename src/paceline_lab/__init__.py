@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from paceline.targets.replay import open_vocabulary as open_vocabulary
     from paceline.targets.torchrun import launched as launched
     from paceline.vocabulary import Vocabulary as Vocabulary
+    from paceline_lab.bench.branches import BranchedRound as BranchedRound
+    from paceline_lab.bench.branches import branched_rounds as branched_rounds
     from paceline_lab.bench.compare import Between as Between
     from paceline_lab.bench.early_exit import Stop as Stop
     from paceline_lab.bench.early_exit import foreseen as foreseen
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from paceline_lab.bench.waiting import Waiting as Waiting
     from paceline_lab.machine.overlap import OverlapCell as OverlapCell
     from paceline_lab.machine.overlap import OverlapTrial as OverlapTrial
+    from paceline_lab.machine.overlap import RoundParts as RoundParts
     from paceline_lab.measure import Calibration as Calibration
     from paceline_lab.measure import calibrate_method as calibrate_method
     from paceline_lab.measure import race_methods as race_methods
@@ -63,6 +66,7 @@ _HOME = {
         "paceline.targets.torchrun": "launched",
         "paceline.vocabulary": "Vocabulary",
         "paceline_lab.bench.compare": "Between",
+        "paceline_lab.bench.branches": "BranchedRound branched_rounds",
         "paceline_lab.bench.early_exit": "Stop foreseen",
         "paceline_lab.bench.energy": "open_meter",
         "paceline_lab.bench.loading": "load_in_steps",
@@ -78,7 +82,7 @@ _HOME = {
         "paceline_lab.bench.suites.sources": "Sources tokenizers_in",
         "paceline_lab.bench.summary": "Figures Summary",
         "paceline_lab.bench.waiting": "Waiting",
-        "paceline_lab.machine.overlap": "OverlapCell OverlapTrial",
+        "paceline_lab.machine.overlap": "OverlapCell OverlapTrial RoundParts",
         "paceline_make.dictionary.counting": "NgramCounts",
         "paceline_make.dictionary.counting:count": "count_ngrams",
         "paceline_make.dictionary.emulator": "Emulated emulate",

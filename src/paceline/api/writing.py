@@ -18,7 +18,8 @@ from paceline.drafters.given import GRAMMAR, PREDICTION
 from paceline.engine.counters import Round, Totals
 from paceline.engine.emission import Emission
 from paceline.engine.explain import phases
-from paceline.engine.loop import Session, refuse_foreign
+from paceline.engine.loop import Session
+from paceline.engine.prompt import refuse_foreign
 from paceline.engine.serial import run
 from paceline.errors import InputError, need
 from paceline.law import Sampling

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.dictionary.index import Dictionary
-from paceline.drafters.asking import answered
 from paceline.drafters.base import Ask, Drafter
 from paceline.drafters.compose import Beside
 from paceline.drafters.dictionary import DictSpec, shipped_for
@@ -114,6 +113,7 @@ class Auto(Beside):
     def _waits(self, part: Drafter) -> bool:
         return part in self.expensive
 
-    def _valid(self, part: Drafter, verb: str, asks: Sequence[Any]) -> list[DraftTree]:
+    @staticmethod
+    def _checked(part: Drafter, asks: Sequence[Any], trees: Sequence[DraftTree]) -> list[DraftTree]:
         """The drafts of its own parts are valid."""
-        return answered(part, verb, asks, DraftTree)
+        return list(trees)

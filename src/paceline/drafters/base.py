@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -41,6 +42,8 @@ class Budget:
     that they cost what plain decoding costs."""
     rounds: int = 1
     """For how many rounds an empty budget is; the planner has no part in those behind the first."""
+    overlapped: bool = False
+    """Whether the draft may be made while the target works, by a drafter that `overlaps`; else in turns with it."""
 
     def __post_init__(self) -> None:
         assert min(self.nodes, self.depth) >= 0, f"a budget is not negative: {self}"
@@ -59,6 +62,28 @@ class Ask(NamedTuple):
 
     state: Any
     budget: Budget
+
+
+class Overlaps(StrEnum):
+    """Whether a drafter drafts while its target works."""
+
+    NEVER = "never"
+    CHOICE = "choice"
+    """If the budget says so (`Budget.overlapped`)."""
+    ALWAYS = "always"
+
+
+class InFlight:
+    """A draft that is being made while its caller goes on: what `Drafter.begin` returns. Only its drafter looks into
+    it. The caller holds it until `Drafter.finish`, or drops it."""
+
+
+class Awaited(NamedTuple):
+    """One sequence waiting for a draft that is in flight."""
+
+    state: Any
+    budget: Budget
+    flight: InFlight
 
 
 class Ahead(NamedTuple):
@@ -152,6 +177,9 @@ class Drafter:
     enriches: bool = False
     """Whether it has an expensive part: `propose` leaves it out, and `enrich` is called where the planner finds that,
     beside the draft that is there, it is worth its time."""
+    overlaps: Overlaps = Overlaps.NEVER
+    """Whether drafts are made while the target works. Then the engine calls `begin` as soon as the target has decided,
+    and `finish` where it would call `propose`."""
     costly_levels: int = 0
     """The levels of that part if each takes additional time, so that the planner may request fewer. A drafter without
     such a part gives its own levels. How many these are is read after `fit`."""
@@ -193,6 +221,27 @@ class Drafter:
     def propose_one(self, state: Any, budget: Budget) -> DraftTree:
         """The draft of one sequence."""
         raise TypeError(f"drafter {type(self).__name__} overrides neither propose nor propose_one")
+
+    def begin(self, states: Sequence[Any]) -> list[InFlight]:
+        """Begin the next draft of each sequence, whose tokens of this round are in its context, and return at once.
+        Called if it `overlaps`, after rounds whose drafts were overlapped."""
+        return [InFlight() for _ in states]
+
+    def finish(self, asks: Sequence[Awaited]) -> list[DraftTree]:
+        """The drafts that are in flight, waited for as long as is worth it; empty where one is late."""
+        return self.propose([Ask(state, budget) for state, budget, _ in asks])
+
+    @property
+    def overlap_setup(self) -> str:
+        """All that the seconds of overlapped drafts depend on beside the target; read after `fit`. Measurements of them
+        are stored under this key."""
+        return ""
+
+    def prepare_overlap(self) -> None:
+        """Get what overlapped drafts need, such as a process, which may take seconds. InputError where that fails."""
+
+    def end_overlap(self) -> None:
+        """Give it back: no more overlapped drafts are asked for."""
 
     def behind(self, asks: Sequence[Ahead]) -> list[DraftTree]:
         """What follows tokens of a draft, for each: the draft for the text as if they were emitted. Called only if it

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import admitted, answered, asked, counted
-from paceline.drafters.base import Ahead, Ask, Drafter, Enrich, Seen
+from paceline.drafters.base import Ahead, Ask, Awaited, Drafter, Enrich, InFlight, Overlaps, Seen
 from paceline.drafters.continuing import continued
 from paceline.drafters.counters import NOTHING_COUNTED
 from paceline.law.scores import Array
@@ -28,6 +28,15 @@ class PartStates(list[Any]):
         self.context = context
         self.proposer: int | None = None
         """Of parts that take turns, the number of the one that made the last draft."""
+        self.flights: dict[int, InFlight] = {}
+        """The drafts in flight that are finished now, by the numbers of their parts."""
+
+
+class PartsInFlight(InFlight):
+    """The drafts in flight of parts, by their numbers."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, InFlight] = {}
 
 
 class Composed(Drafter):
@@ -51,6 +60,8 @@ class Composed(Drafter):
         self.enriches = any(part.enriches or self._waits(part) for part in self.parts)
         costly = [part.costly_levels for part in self.parts if part.enriches or self._waits(part) or not self.enriches]
         self.costly_levels = max(costly) if self.enriches else min(costly)
+        kinds = {part.overlaps for part in self.parts}
+        self.overlaps = next((kind for kind in (Overlaps.CHOICE, Overlaps.ALWAYS) if kind in kinds), Overlaps.NEVER)
 
     def _nodes(self, sizes: Sequence[int]) -> int:
         """The default size of a draft: of parts that take turns, the largest."""
@@ -90,6 +101,50 @@ class Composed(Drafter):
                 opened.callback(part.close, states[-1])
             opened.pop_all()
         return states
+
+    @property
+    def overlap_setup(self) -> str:
+        return "+".join(part.overlap_setup for part in self.parts if part.overlaps is Overlaps.CHOICE)
+
+    def prepare_overlap(self) -> None:
+        for part in self.parts:
+            if part.overlaps is Overlaps.CHOICE:
+                part.prepare_overlap()
+
+    def end_overlap(self) -> None:
+        for part in self.parts:
+            part.end_overlap()
+
+    def begin(self, states: Sequence[PartStates]) -> list[InFlight]:
+        flights = [PartsInFlight() for _ in states]
+        for state in states:
+            state.flights = {}  # of parts that were not asked
+        for number, part in enumerate(self.parts):
+            if part.overlaps is not Overlaps.NEVER:
+                own = answered(part, "begin", [state[number] for state in states], InFlight)
+                for flight, one in zip(flights, own, strict=True):
+                    flight.parts[number] = one
+        return list(flights)
+
+    def finish(self, asks: Sequence[Awaited]) -> list[DraftTree]:
+        for state, _, flight in asks:
+            assert isinstance(flight, PartsInFlight), "it was begun here"
+            state.flights = flight.parts
+        return self.propose([Ask(state, budget) for state, budget, _ in asks])
+
+    def _drafts(self, part: Drafter, number: int, asks: Sequence[Ask], states: Sequence[PartStates]) -> list[DraftTree]:
+        """A part's drafts: those in flight are finished."""
+        if part.overlaps is Overlaps.NEVER:
+            return answered(part, "propose", asks, DraftTree)
+        flights = [state.flights.pop(number, None) for state in states]
+        drafts = dict[int, DraftTree]()
+        due: dict[str, dict[int, Ask | Awaited]] = {"propose": {}, "finish": {}}
+        for place, (ask, flight) in enumerate(zip(asks, flights, strict=True)):
+            due["propose" if flight is None else "finish"][place] = ask if flight is None else Awaited(*ask, flight)
+        for verb, own in due.items():
+            if own:
+                drafts.update(zip(own, answered(part, verb, list(own.values()), DraftTree), strict=True))
+        return [drafts[place] for place in range(len(asks))]
 
     def read(self, seen: Sequence[Seen]) -> None:
         for number, part in enumerate(self.parts):
@@ -160,7 +215,8 @@ class Fallback(Composed):
                 break
             own = [Ask(state[number], budget) for _, (state, budget) in empty]
             left = list[tuple[int, Ask]]()
-            for one, draft in zip(empty, answered(part, "propose", own, DraftTree), strict=True):
+            states = [ask.state for _, ask in empty]
+            for one, draft in zip(empty, self._drafts(part, number, own, states), strict=True):
                 if draft is EMPTY or len(draft) == 0:
                     left.append(one)
                 else:
@@ -211,9 +267,7 @@ class Union(Composed):
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
         by_part = [
-            self._valid(part, "propose", [self._own(part, number, ask) for ask in asks])
-            for number, part in enumerate(self.parts)
-            if not self._waits(part)
+            self._proposed(part, number, asks) for number, part in enumerate(self.parts) if not self._waits(part)
         ]
         return [joined(trees) for trees in zip(*by_part, strict=True)]
 
@@ -221,8 +275,7 @@ class Union(Composed):
         by_part = list[list[DraftTree]]()
         for number, part in enumerate(self.parts):
             if self._waits(part):
-                own = [self._own(part, number, Ask(ask.state, ask.budget)) for ask in asks]
-                by_part.append(self._valid(part, "propose", own))
+                by_part.append(self._proposed(part, number, [Ask(ask.state, ask.budget) for ask in asks]))
             elif part.enriches:
                 more = [ask._replace(state=ask.state[number], draft=EMPTY) for ask in asks]
                 by_part.append(self._valid(part, "enrich", more))
@@ -244,9 +297,16 @@ class Union(Composed):
         """What a part is asked."""
         return Ask(ask.state[number], ask.budget)
 
+    def _proposed(self, part: Drafter, number: int, asks: Sequence[Ask]) -> list[DraftTree]:
+        own = [self._own(part, number, ask) for ask in asks]
+        return self._checked(part, own, self._drafts(part, number, own, [ask.state for ask in asks]))
+
     def _valid(self, part: Drafter, verb: str, asks: Sequence[Any]) -> list[DraftTree]:
+        return self._checked(part, asks, answered(part, verb, asks, DraftTree))
+
+    @staticmethod
+    def _checked(part: Drafter, asks: Sequence[Any], trees: Sequence[DraftTree]) -> list[DraftTree]:
         """A part's drafts, cut to their budgets and checked: an invalid one cannot be merged."""
-        trees = answered(part, verb, asks, DraftTree)
         return [admitted(part, tree, part.leaves * ask.budget.nodes) for tree, ask in zip(trees, asks, strict=True)]
 
 

@@ -26,7 +26,7 @@ from paceline.targets.base import Target
 from paceline.targets.lending import Lender, best_lender, worth_waiting
 
 AT_ONCE = 16
-AFTER_TOGETHER = (("law",), ("read", "observe"), ("review",), ("show",))
+AFTER_TOGETHER = (("law",), ("begin",), ("read", "observe"), ("review",), ("show",))
 """The calls after the forward, in groups that wait for one another: walks are of different lengths, and what is learnt
 from a forward is learnt from all of its sequences at once."""
 PROMPT_ROWS = 512

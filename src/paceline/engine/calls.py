@@ -9,11 +9,13 @@ verb       of          payload             answer                asks
 wake       planner     `Resting`           bool                  is a text that rests without drafts to be planned now?
 plan       planner     `Room`              `Budget`              how large may the next draft be?
 propose    drafter     `Ask`               `DraftTree`           a draft within this budget
+finish     drafter     `Awaited`           `DraftTree`           the same, of a draft that is in flight
 worth      planner     `Draft`             int                   how many levels of the drafter's expensive part pay?
 enrich     drafter     `Enrich`            `DraftTree`           the draft together with that of the expensive part
 cut        planner     `Draft`             `Cut`                 which nodes of the draft are worth scoring?
 score      target      `Request`           `Scores`              one forward over the root and the draft
 law        `Reader`    `ScoredRow`         `Distribution`        the law of the next token after one scored row
+begin      drafter     a state             `InFlight`            begin the next draft beside what the engine does now
 read       drafter     `Seen`              None                  read from the scores what `observe` needs
 observe    drafter     `Seen`              None                  learn from the round
 review     planner     `Outcome`           None                  learn from the round
@@ -33,7 +35,7 @@ import numpy as np
 
 from paceline.context import Context
 from paceline.drafters.asking import answered, asked
-from paceline.drafters.base import Budget, Seen
+from paceline.drafters.base import Budget, InFlight, Seen
 from paceline.errors import DefectError, DrafterError
 from paceline.law import Distribution, Law, Noise, Place, laws
 from paceline.law.scores import far
@@ -42,19 +44,21 @@ from paceline.planning.base import Cut
 from paceline.targets.scores import Scores, read_choices
 from paceline.tree import ROOT, DraftTree, Ints
 
-BEFORE = ("wake", "plan", "propose", "worth", "enrich", "cut", "score")
+BEFORE = ("wake", "plan", "propose", "finish", "worth", "enrich", "cut", "score")
 """The calls of a round up to its forward, in their order; each is made once at most."""
-AFTER = ("law", "read", "observe", "review", "show")
-"""The calls after the forward: a law per token, what is learnt, and the text's observer. A round is over, and its
-tokens can be handed out, once no such call is left."""
+AFTER = ("law", "begin", "read", "observe", "review", "show")
+"""The calls after the forward: a law per token, the next draft begun, what is learnt, and the text's observer. A round
+is over, and its tokens can be handed out, once no such call is left."""
 
-BESIDE = frozenset({"propose", "enrich", "read", "observe"})
+BESIDE = frozenset({"propose", "finish", "begin", "enrich", "read", "observe"})
 """The work of drafters between two forwards."""
 UNANSWERED = frozenset({"read", "observe", "review"})
 DRAFTING: dict[str, type] = {
     "wake": bool,
     "plan": Budget,
     "propose": DraftTree,
+    "finish": DraftTree,
+    "begin": InFlight,
     "worth": int,
     "enrich": DraftTree,
     "cut": Cut,

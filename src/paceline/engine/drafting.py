@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import asked, counted, failure
-from paceline.drafters.base import Budget, Drafter
+from paceline.drafters.base import Ask, Awaited, Budget, Drafter, InFlight, Overlaps
 from paceline.drafters.counters import Counts
 from paceline.engine.counters import NO_COUNTS, NO_ROOM, TAKEN
 from paceline.errors import DrafterError, DrafterWarning
@@ -29,6 +29,8 @@ class Drafted:
     """Why the drafter was not asked, if it was not."""
     shown: bool = True
     """Whether the drafter is shown the round."""
+    overlapped: bool = False
+    """Whether the next draft is begun while the target scores this one."""
 
 
 NO_BUDGET = Budget(0, 0, NO_ROOM, shown=False)
@@ -51,6 +53,8 @@ class Drafting:
     fault: DrafterError | None = None
     no_counts: Counts = NO_COUNTS
     """The counts of a round in which the drafter counted nothing."""
+    flight: InFlight | None = field(default=None, repr=False)
+    """The next draft, where it was begun already."""
     _early: DrafterError | None = field(default=None, repr=False)
 
     def open(self, context: Context) -> None:
@@ -97,6 +101,18 @@ class Drafting:
             said = f"{error}; the text goes on without drafts: it becomes slower, not different"
             warnings.warn_explicit(said, DrafterWarning, __file__, 0, registry={})  # not once only: for each text
 
+    def overlaps(self, budget: Budget) -> bool:
+        """Whether a draft of this budget is made while the target works."""
+        kind = self.drafter.overlaps
+        return self.on and (kind is Overlaps.ALWAYS or (kind is Overlaps.CHOICE and budget.overlapped))
+
+    def request(self, budget: Budget) -> tuple[str, Ask | Awaited]:
+        """The call for the next draft: of one that is in flight its rest, else all of it."""
+        flight, self.flight = self.flight, None
+        if flight is None or not self.overlaps(budget):
+            return "propose", Ask(self.state, budget)
+        return "finish", Awaited(self.state, budget, flight)
+
     def counts(self) -> Counts:
         """The drafter's counts since the last call, with 0 for the rest of its counters."""
         if not self.on:
@@ -137,9 +153,13 @@ class Drafting:
         """Its needs of the rows of a prompt, hidden states of a draft's rows among them."""
         return self.drafter.prompt_needs | Want(hidden=self.drafter.needs.hidden) if self.on else NOTHING
 
-    def on_early(self, tree: DraftTree) -> OnEarly | None:
-        """The callback for early-exit logits of the rows of a draft, if there is one."""
-        return partial(self._hear_early, tree) if self.on and self.drafter.hears_early else None
+    def wishes(self, draft: Drafted) -> tuple[Want, OnEarly | None]:
+        """What the forward over a draft shall give beside its scores: what the drafter needs of the rows, and the
+        callback for early-exit logits. A drafter that overlaps has no use for these where drafts are made in turns."""
+        if self.on and self.drafter.overlaps is not Overlaps.NEVER and not draft.overlapped:
+            return replace(self.needs, early_exit=None), None
+        hears = self.on and self.drafter.hears_early
+        return self.needs, partial(self._hear_early, draft.cut.tree) if hears else None
 
     def _hear_early(self, tree: DraftTree, logits: Array) -> None:
         """The drafter's failure waits for `after_forward`, so that the forward ends for all of its texts."""

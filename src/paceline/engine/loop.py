@@ -16,13 +16,14 @@ from typing import Any
 
 from paceline.context import Context
 from paceline.drafters.asking import admitted
-from paceline.drafters.base import Ask, Budget, Drafter, Enrich, Plain, Seen
+from paceline.drafters.base import Budget, Drafter, Enrich, Plain, Seen
 from paceline.engine.calls import READER, Call, Flow, Reply, ScoredRow
 from paceline.engine.counters import Ledger, Round
 from paceline.engine.drafting import FAILED, NO_BUDGET, NO_CUT, NO_DRAFT, PLAIN, Drafted, Drafting
 from paceline.engine.emission import Emission, TokenLogprobs
 from paceline.engine.observe import AUDIENCE, Observed, Observer, Showing
-from paceline.errors import DrafterError, InputError
+from paceline.engine.prompt import read, refuse_foreign
+from paceline.errors import DrafterError
 from paceline.law import Dice, Distribution, KeyedDice, Law
 from paceline.planning.base import LISTENING, Draft, Outcome, Planner, Resting, Room
 from paceline.targets.base import NOTHING, SPARE_ROWS, Request, Rows, Target
@@ -119,6 +120,8 @@ class Session:
         verdict = yield from self._judge(draft.cut.tree, scores)
         self._keep([0, *(node + 1 for node in verdict.path)])
         assert self.rows.committed == len(self.context) - 1, "every token but the root has its row"
+        if draft.overlapped and self.context.finish is None:
+            yield from self._begin()
         if draft.shown:
             yield from self._observe(scores, verdict)
         if not rests and self._drafting.on:
@@ -178,12 +181,13 @@ class Session:
         if budget.empty:
             shown = budget.shown or not self.drafter.skips
             return Drafted(EMPTY, NO_CUT, budget.reason or "the budget was empty", shown)
-        tree = self._admit((yield from self._call("propose", self.drafter, Ask(self._drafting.state, budget))), budget)
+        verb, ask = self._drafting.request(budget)
+        tree = self._admit((yield from self._call(verb, self.drafter, ask)), budget)
         draft = Draft(self.context, tree, budget)
         if self.drafter.enriches:
             draft = yield from self._enrich(draft._replace(cheap=tree))
         cut = yield from self._call("cut", self.planner, draft)
-        return Drafted(draft.tree, cut)
+        return Drafted(draft.tree, cut, overlapped=self._drafting.overlaps(budget))
 
     def _enrich(self, draft: Draft) -> Generator[Call, Reply, Draft]:
         """The draft with the expensive part of the drafter, where the planner finds that worth its time."""
@@ -204,9 +208,9 @@ class Session:
 
     def _score(self, draft: Drafted) -> Generator[Call, Reply, Scores]:
         """One forward over the root and the draft."""
-        drafting, tree = self._drafting, draft.cut.tree
-        how = (drafting.needs, drafting.on_early(tree)) if draft.shown else ()
-        request = Request.of_tree(self.rows, self.context.root, tree, *how)
+        drafting = self._drafting
+        how = drafting.wishes(draft) if draft.shown else ()
+        request = Request.of_tree(self.rows, self.context.root, draft.cut.tree, *how)
         scores: Scores = yield from self._call("score", self.target, request)
         drafting.after_forward()
         return scores
@@ -256,7 +260,14 @@ class Session:
         if self.checked:
             self.rows.check()
 
-    # learn
+    # begin the next draft, and learn
+
+    def _begin(self) -> Flow:
+        """Begin the next draft, which is made while the engine goes on."""
+        try:
+            self._drafting.flight = yield from self._call("begin", self.drafter, self._drafting.state)
+        except DrafterError as error:
+            self._drafting.stop(error)
 
     def _observe(self, scores: Scores, verdict: Verdict) -> Flow:
         """Show the drafter the result of the round."""
@@ -348,7 +359,7 @@ class Session:
         request = Request.of_prompt(self.rows, piece, self._drafting.prompt_needs)
         scores = yield from self._call("score", self.target, request)
         self._keep(range(len(piece)))
-        yield from self._observe(scores, _read(len(piece)))
+        yield from self._observe(scores, read(len(piece)))
 
     def _first(self, piece: Ints) -> Flow:
         """The last piece of the prompt with the root behind it: a round without a draft, whose forward is the prompt's.
@@ -365,7 +376,7 @@ class Session:
         verdict = yield from self._judge(EMPTY, scores)
         self._keep(range(len(piece)))
         if shown:
-            yield from self._observe(scores.prompt, _read(len(piece) - 1))
+            yield from self._observe(scores.prompt, read(len(piece) - 1))
             yield from self._observe(scores, verdict)
         self.seconds_prefill += self._ledger.close().total
         record = replace(self._record(position, NO_DRAFT, verdict), prefill=True)
@@ -384,17 +395,3 @@ class Session:
 
 
 UNLIMITED = 1 << 62
-
-
-def _read(count: int) -> Verdict:
-    """Prompt rows look like a chain that was accepted whole and emitted nothing."""
-    return Verdict(path=tuple(range(count - 1)), tokens=(), accepted=0)
-
-
-def refuse_foreign(tokens: Ints, target: Target) -> None:
-    """Refuse a prompt of another tokenizer, before its ids are an index out of range."""
-    if len(tokens) and (largest := tokens.max()) >= target.vocab_size:
-        raise InputError(
-            f"the prompt holds token {largest}, outside the model's vocabulary of {target.vocab_size}; "
-            "the tokenizer that made it does not fit the model"
-        )

@@ -1,6 +1,6 @@
 """Files: the cache folder, reading untrusted files, writing whole files by one process at a time, SIGTERM."""
 
-from paceline.files.cache import CACHE, cache_folder, cached, cached_path
+from paceline.files.cache import CACHE, cache_folder, cached, cached_path, keep_record, kept_record
 from paceline.files.ending import Terminated, terminable
 from paceline.files.locks import exclusive
 from paceline.files.outputs import check_apart, check_folder, check_output
@@ -17,6 +17,8 @@ __all__ = [
     "check_output",
     "claimed",
     "exclusive",
+    "keep_record",
+    "kept_record",
     "naming",
     "partial",
     "remove_left",

@@ -70,9 +70,27 @@ def cached(
             return known
         made = make()
         if usable(made):
-            with suppress(OSError):
-                write_whole(path, json.dumps(asdict(cast("Any", made))))
+            _write(path, made)
         return made
+
+
+def kept_record(folder: str, key: str, kind: type[Record]) -> Record | None:
+    """The record that `keep_record` kept under a key, if there is one that can be read."""
+    path = cached_path(folder, key)
+    return None if path is None else _read(path, kind, lambda record: True)
+
+
+def keep_record(folder: str, key: str, record: Any) -> None:
+    """Keep a dataclass under a key, in place of an earlier one. A folder that cannot be written keeps nothing."""
+    if (path := cached_path(folder, key)) is not None:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, record)
+
+
+def _write(path: Path, record: Any) -> None:
+    with suppress(OSError):
+        write_whole(path, json.dumps(asdict(cast("Any", record))))
 
 
 def _read(path: Path, kind: type[Record], usable: Callable[[Record], bool]) -> Record | None:

@@ -42,9 +42,12 @@ UNLIMITED = 1 << 30
 class Adaptive(Planner):
     """Plans the drafts of one drafter for one target. ``costs`` may be shared with others."""
 
-    def __init__(self, drafter: Drafter, costs: Costs, effort: Effort | None = None) -> None:
+    def __init__(
+        self, drafter: Drafter, costs: Costs, effort: Effort | None = None, *, overlapped: bool = False
+    ) -> None:
+        """``overlapped`` drafts are made while the target works, so their levels take no time of their own."""
         self._most, self._costly_levels = drafter.nodes, drafter.costly_levels
-        self._whole = drafter.costly_levels > 0 and not drafter.enriches
+        self._whole = drafter.costly_levels > 0 and not drafter.enriches and not overlapped
         """Whether the expensive part is all of the drafter."""
         self._knowledge = Knowledge(costs, True, effort or Effort(), learns=drafter.observes)
         self._own: WeakKeyDictionary[Context, Knowledge] = WeakKeyDictionary()

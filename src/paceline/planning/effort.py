@@ -41,9 +41,10 @@ class Effort:
 _KNOWN: WeakKeyDictionary[Target, dict[tuple[str, ...], Effort]] = WeakKeyDictionary()
 
 
-def effort_of(target: Target, drafter: Drafter) -> Effort:
-    """The known effort of this method on this target; empty for a drafter that no spec made."""
+def effort_of(target: Target, drafter: Drafter, *, overlapped: bool = False) -> Effort:
+    """The known effort of this method on this target, of drafts in turns or of ``overlapped`` ones; empty for a drafter
+    that no spec made."""
     if not drafter.spec:
         return Effort()
-    key = drafter.spec, *(model.name for model in drafter.models)
+    key = drafter.spec, str(overlapped), *(model.name for model in drafter.models)
     return _KNOWN.setdefault(target, {}).setdefault(key, Effort())

@@ -38,7 +38,7 @@ from paceline_lab.check.walk import RESERVED_ROWS, FollowedCase, exact_at_border
 
 ASSISTED = ("assistant", "assistant:top=4", "assistant:beams=3,noise=none")
 """Methods that are checked as well where there is a draft model."""
-BESIDE = ("mirror",)
+BESIDE = ("mirror:overlap=always",)
 """Likewise, where another process can load that model."""
 WITH_DICTIONARY = ("dictionary", "hybrid", "dictionary+lookup")
 """Methods that are checked as well where a dictionary for the model's tokenizer is shipped."""

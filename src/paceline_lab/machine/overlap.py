@@ -28,6 +28,7 @@ from paceline.drafters.base import Drafter
 from paceline.drafters.networks.assistant import Assistant, DraftModel
 from paceline.drafters.networks.mirror.drafter import Mirror
 from paceline.drafters.networks.mirror.messages import Ahead, Go, MessageKind, Window
+from paceline.drafters.networks.mirror.process import DraftProcess
 from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.networks.mirror.worker import facts_of
 from paceline.engine.counters import Totals
@@ -64,6 +65,8 @@ class RoundParts:
     target_slows: float = 1.0
     """How much longer the upper layers take while the draft model works."""
     draft_slows: float = 1.0
+    judged: float = 0.0
+    """The part of the end in which the target's choices are read and judged; the rest is the exchange of messages."""
 
     def ahead(self, levels: int) -> float:
         """Seconds of drafts of ``levels`` tokens for all outcomes, beside the target."""
@@ -88,10 +91,26 @@ class RoundParts:
     def step(self, levels: int, anew: float, short: int | None = None) -> float:
         """Seconds of a round with drafts of ``levels`` tokens. The share ``anew`` of them begins after the target has
         decided; those have ``short`` tokens."""
+        return sum(self.spent(levels, anew, short).values())
+
+    def spent(self, levels: int, anew: float, short: int | None = None) -> dict[str, float]:
+        """The same, by what the seconds are spent on. Only the target's layers and the judging would be spent without
+        drafts, too."""
         waiting, behind = self.left(levels)
-        hit = waiting + behind * self.single
-        miss = waiting + (levels if short is None else short) * self.single
-        return self.lower + self.exit + self.window + (1 - anew) * hit + anew * miss + self.end
+        return {
+            "target": self.lower + self.upper,
+            "target slowed": self.window - self.upper,
+            "outcomes": self.exit,
+            "waiting for a forward": waiting,
+            "finishing": (1 - anew) * behind * self.single,
+            "drafts anew": anew * (levels if short is None else short) * self.single,
+            "exchange": self.end - self.judged,
+            "judging": self.judged,
+        }
+
+    def turns(self, levels: int) -> float:
+        """Seconds of a round whose draft is made in turns with the target, on the same devices."""
+        return self.lower + self.upper + levels * self.single + self.judged
 
 
 class Bench:
@@ -99,7 +118,7 @@ class Bench:
 
     def __init__(self, target: Target, mirror: Mirror, text: Context, levels: int, branches: int) -> None:
         process, layer = mirror.process, mirror.needs.early_exit
-        assert process is not None and layer is not None, "the method is fitted"
+        assert isinstance(process, DraftProcess) and layer is not None, "the method is fitted"
         if mirror.translates:
             raise InputError("the parts of a round are timed with draft models of the target's tokenizer only")
         self.target, self.process, self.layer, self.levels, self.branches = target, process, layer, levels, branches
@@ -232,7 +251,7 @@ def joined(rounds: Sequence[RoundParts], judged: float) -> RoundParts:
     """The medians of several rounds; ``judged`` is what the target's choices take behind its forward."""
     middle = {name: median(getattr(each, name) for each in rounds) for name in RoundParts.__dataclass_fields__}
     slows = {name: max(1.0, middle[name]) for name in ("target_slows", "draft_slows")}
-    return RoundParts(**{**middle, **slows, "end": middle["end"] + judged})
+    return RoundParts(**{**middle, **slows, "end": middle["end"] + judged, "judged": judged})
 
 
 # --- held against what happens ------------------------------------------------------------------------------
@@ -292,7 +311,9 @@ class OverlapTrial:
     def cell(self, draft: str, levels: int, branches: int) -> OverlapCell:
         """Parts and runs in turns, several times; the medians of each."""
         target, everywhere = self.lm.target, torch.get_num_threads()
-        mirror = Mirror(model=draft, gamma=levels, branches=str(branches), exit=self.exit, anew=self.anew)
+        mirror = Mirror(
+            model=draft, gamma=levels, branches=str(branches), exit=self.exit, anew=self.anew, overlap="always"
+        )
         mirror.fit(target, self.lm.vocabulary)
         assistant = Assistant(model=DraftModel.load(draft, target), length=levels)
         begun = ExitStack()

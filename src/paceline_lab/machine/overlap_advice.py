@@ -54,7 +54,7 @@ class Overlap:
     @property
     def spec(self) -> str:
         exit_ = "" if self.exit == 0.5 else f",exit={self.exit:g}"
-        return f"mirror:gamma={self.gamma},branches={self.branches}{exit_}"
+        return f"mirror:overlap=always,gamma={self.gamma},branches={self.branches}{exit_}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ def devices_of(trial: OverlapTrial, draft: str, count: int, law: AllReduceLaw | 
 
 
 def _parts(trial: OverlapTrial, draft: str, text: Context, levels: int, exit_: float, branches: int) -> RoundParts:
-    mirror = Mirror(model=draft, gamma=levels, exit=exit_, branches=str(branches))
+    mirror = Mirror(model=draft, gamma=levels, exit=exit_, branches=str(branches), overlap="always")
     try:
         mirror.fit(trial.lm.target, trial.lm.vocabulary)
         with closing(Bench(trial.lm.target, mirror, text, levels, branches)) as bench:

@@ -111,7 +111,7 @@ class RowDrafter(NetworkDrafter):
 
     def growth(self, ask: Ask) -> Growth:
         state: ReadText = ask.state
-        if self._depth(ask.budget, state.length) > 0:
+        if self.depth(ask.budget, state.length) > 0:
             state.catch_up()
         return self.growth_behind(state, ask.budget)
 
@@ -122,10 +122,10 @@ class RowDrafter(NetworkDrafter):
         last of them read as this row."""
         length = state.length + len(ahead)
         readable = state.known == state.length and self.network.can_read(state, *ahead)
-        depth = self._depth(budget, length) if readable else 0
+        depth = self.depth(budget, length) if readable else 0
         shape = self.shape if self.network.reads_trees(length) else self.shape.chained
         return state.growth(shape, budget.nodes, max(depth, 0), text=text, row=row)
 
-    def _depth(self, budget: Budget, length: int) -> int:
+    def depth(self, budget: Budget, length: int) -> int:
         """How deep a draft may go: limited by its shape and by the network's reach and context."""
         return self.network.depth(min(budget.depth, self.shape.depth(budget.nodes)), length)

@@ -76,7 +76,12 @@ class Growth:
         self._drawn: dict[int, Distribution] = {}
         self.level = 0
         """How many levels it has."""
+        self._root = ROOT
+        """The last of its nodes that became text (`re_root`); the draft is what follows that."""
         self._going = [ROOT] if depth > 0 else []
+        self._read, self._newest = list[int](), list[int]()
+        """The nodes that the network read for the newest level, and the nodes of that level."""
+        self._origin = context.extended(())
         self.texts = [context] if depth > 0 else []
         """The text up to each node that goes on."""
         self.above: Ints = np.zeros(1, np.int64)
@@ -124,11 +129,15 @@ class Growth:
             if law.ids.size:
                 self._branch(node, *chosen[id(law)], None if self.trust is None else float(self.trust[number]))
         self.level += 1
-        self._going = self._going_on(newest) if self.level < self._depth else []
-        above = [before.index(self._parents[node]) for node in self._going]
-        pairs = zip(above, self._going, strict=True)
-        self.texts = [self.texts[number].extended([self._tokens[node]]) for number, node in pairs]
-        self.above = np.array(above, np.int64)
+        self._read, self._newest = before, list(range(newest, len(self._tokens)))
+        self._go_on(self._going_on(self._newest))
+
+    def _go_on(self, going: list[int]) -> None:
+        """These nodes of the newest level go on, if there is a level behind it."""
+        going = going if self.level < self._depth else []
+        above = [self._read.index(self._parents[node]) for node in going]
+        self.texts = [self._origin.extended(self._path(node)) for node in going]
+        self._going, self.above = going, np.array(above, np.int64)
 
     def _candidates(self, laws: Sequence[Distribution]) -> dict[int, tuple[Ints, Floats]]:
         """The best tokens behind the nodes that go on, and the logarithms of their chances, by the law's identity:
@@ -163,9 +172,8 @@ class Growth:
             self._scores.append(score)
             self._paths.append(above + score)
 
-    def _going_on(self, first: int) -> list[int]:
-        """The best nodes of the newest level; of sampled ones the first drawn. Nothing follows an end-of-text token."""
-        newest = list(range(first, len(self._tokens)))
+    def _going_on(self, newest: list[int]) -> list[int]:
+        """The best of these nodes; of sampled ones the first drawn. Nothing follows an end-of-text token."""
         if self.sampled:
             going = newest[:1]
             if going and np.exp(self._paths[going[0]]) < self.shape.confidence:
@@ -174,6 +182,50 @@ class Growth:
             going = sorted(newest, key=lambda node: -self._paths[node])[: self.shape.beams]
         return sorted(node for node in going if self._tokens[node] not in self.state.ends)
 
+    # a draft whose first tokens became text
+
+    def levels_behind(self, path: Sequence[int]) -> int:
+        """How many of its levels follow these tokens of it; 0 also where it has no such path."""
+        node = self._node(path)
+        if node is None or not (node == ROOT or self._below(node)):
+            return 0
+        return self.level - len(path)
+
+    def re_root(self, path: Sequence[int], depth: int) -> None:
+        """Be the draft behind these tokens of it, which became text: what follows them is kept, and goes on growing to
+        ``depth`` levels in all. The rest of the draft is left."""
+        node = self._node(path)
+        assert node is not None, "the draft has the path"
+        self._root, self._depth, below = node, len(path) + depth, set(self._below(node))
+        self._go_on(self._going_on([each for each in self._newest if each in below]))
+
+    def _node(self, path: Sequence[int]) -> int | None:
+        """The node at the end of these tokens, if there is one."""
+        node = ROOT
+        for token in path if self.of_target else ():
+            below = (n for n, parent in enumerate(self._parents) if parent == node and self._tokens[n] == token)
+            if (found := next(below, None)) is None:
+                return None
+            node = found
+        return node if self.of_target or not path else None
+
+    def _below(self, node: int) -> list[int]:
+        """The nodes that follow this one, at any distance."""
+        found, below = {node}, list[int]()
+        for number, parent in enumerate(self._parents):
+            if parent in found:
+                found.add(number)
+                below.append(number)
+        return below
+
+    def _path(self, node: int) -> list[int]:
+        """The tokens up to a node."""
+        path = list[int]()
+        while node != ROOT:
+            path.append(self._tokens[node])
+            node = self._parents[node]
+        return path[::-1]
+
     def follow(self, tokens: list[int], scores: list[float]) -> None:
         """Be this chain, which the network has drafted as a whole."""
         self._tokens, self._scores, self._parents = tokens, scores, list(range(-1, len(tokens) - 1))
@@ -181,5 +233,13 @@ class Growth:
 
     def tree(self, source: str) -> DraftTree:
         """The draft, cut to its nodes: sampled children in the order they were drawn, others by their probability."""
-        tree = DraftTree.build(self._tokens, self._parents, source=source, scores=self._scores, drawn=self._drawn)
+        nodes = range(len(self)) if self._root == ROOT else self._below(self._root)
+        number = {self._root: ROOT, **{node: place for place, node in enumerate(nodes)}}
+        tree = DraftTree.build(
+            [self._tokens[node] for node in nodes],
+            [number[self._parents[node]] for node in nodes],
+            source=source,
+            scores=[self._scores[node] for node in nodes],
+            drawn={number[node]: law for node, law in self._drawn.items() if node in number},
+        )
         return tree.head(self._nodes) if self.sampled else tree.top(self._nodes)

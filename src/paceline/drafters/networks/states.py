@@ -81,8 +81,8 @@ class StateDrafter(RowDrafter):
     def levels(self, nodes: int) -> int:
         return min(self.shape.depth(nodes), nodes)
 
-    def _depth(self, budget: Budget, length: int) -> int:
-        return super()._depth(budget.within(budget.nodes), length)
+    def depth(self, budget: Budget, length: int) -> int:
+        return super().depth(budget.within(budget.nodes), length)
 
     def taken(self, states: torch.Tensor) -> torch.Tensor:
         """What rows keep of the states ``[rows, width]`` that the target's layers have shown, one behind the other."""

@@ -4,53 +4,58 @@ While the target computes its later layers, an early exit predicts its choice be
 For the likeliest of these outcomes the draft model, in a separate process, already drafts the next window. When the
 target has decided, the window behind its choice is there or nearly so; if none fits, one is drafted then.
 
+That takes cores or a device which the target can spare. So by default (``overlap=best``) the draft model is also loaded
+here, and drafts in turns with the target, as `assistant` does, unless the planner asks for overlapped drafts
+(`paceline.planning.overlap`); the process is begun when it first does. ``overlap=always`` has the process alone.
+
 No text depends on that process. A window that takes too long is left out of its round, and the text goes on without it;
-if the process is lost, texts that had drafts from it have none from then on, and the next one starts it again.
+if the process is lost, texts that had drafts from it have none from then on, or go on in turns where they can.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from paceline.context import Context
 from paceline.drafters.asking import failure
-from paceline.drafters.base import Ask, Drafter, Seen
-from paceline.drafters.counters import Counter, Tally
-from paceline.drafters.networks.assistant.drafter import Model
-from paceline.drafters.networks.assistant.model import DraftModel
+from paceline.drafters.base import Ask, Awaited, Drafter, InFlight, Overlaps, Seen, one_of
+from paceline.drafters.networks.assistant.drafter import Assistant, Model
 from paceline.drafters.networks.growth import DraftShape
-from paceline.drafters.networks.mirror.messages import Ahead, Go, MessageKind, Said, Window
-from paceline.drafters.networks.mirror.place import DraftPlace, spot
+from paceline.drafters.networks.mirror.flight import RemoteText, WindowInFlight, WindowSource
+from paceline.drafters.networks.mirror.messages import Ahead
+from paceline.drafters.networks.mirror.place import DraftPlace, place_of, spot
 from paceline.drafters.networks.mirror.process import KEPT, DraftProcess, Lost
-from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
+from paceline.drafters.networks.mirror.proxies import outcomes
+from paceline.drafters.networks.mirror.state import (
+    COUNTERS,
+    OVERLAP_MASS,
+    ROUNDS_FORESEEN,
+    ROUNDS_OVERLAPPED,
+    MirrorState,
+    overlap_mass,
+)
 from paceline.drafters.networks.mirror.worker import facts_of
-from paceline.drafters.networks.reading import DRAFT_FORWARDS, DRAFT_TOKENS
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterError, DrafterWarning, InputError
 from paceline.law import Outlook
 from paceline.recent import RecentMean
 from paceline.targets.base import Target, Want
-from paceline.targets.scores import Scores
 from paceline.translate import NONE, TLI, Strategy
-from paceline.tree import EMPTY, ROOT, DraftTree, Ints
-from paceline.verify import Verdict
+from paceline.tree import EMPTY, DraftTree
 from paceline.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import torch
 
-BEST, FULL = "best", "full"
+BEST, FULL, ALWAYS = "best", "full", "always"
+NEW, TOP = "new", "top"
+"""Which tokens of an exit are proxies: the best of those that are not drafted there, or simply the best."""
 WAIT = 1.0
 """Seconds that a window is waited for, also where the target would write its tokens in less."""
 NARROWER = ((64, 1), (32, 2), (16, 4))
@@ -58,66 +63,29 @@ NARROWER = ((64, 1), (32, 2), (16, 4))
 OFTEN = 3
 """How often a drafter begins its draft model's process again."""
 
-LEVELS_AHEAD = Counter(
-    "levels_ahead", "levels of drafts that were there before the target had decided what they follow"
-)
-DRAFTS_ANEW = Counter("drafts_anew", "drafts that began only then: none was begun ahead for that decision")
-BYTES_EXCHANGED = Counter("bytes_exchanged", "bytes to and from the process of the draft model")
-ROUNDS_FORESEEN = Counter(
-    "rounds_foreseen", "rounds during which tokens were foreseen and drafts behind them were made"
-)
-OVERLAP_MASS = Counter(
-    "overlap_mass",
-    "the target's probability of these tokens where the round ended, without the noise; over rounds_foreseen a mean",
-    zero=0.0,
-)
 
+class InTurns(Assistant):
+    """The same draft model in turns with the target."""
 
-@dataclass(eq=False)
-class MirrorState:
-    """One text."""
-
-    context: Context
-    outlook: Outlook
-    process: DraftProcess | None = None
-    """None until one that was begun again is there."""
-    number: int = 0
-    known: int = 0
-    """How many of its tokens the draft model knows."""
-    owed: int = 0
-    """The length of the text whose window is awaited; 0 for none."""
-    asked: float = 0.0
-    """When."""
-    left: float = 0.0
-    """When it had its last draft; 0 until then."""
-    round: float = 0.0
-    """Seconds from there until the target had decided."""
-    early: float = 0.0
-    """When the later layers of the forward under way began; 0 between forwards."""
-    foreseen: Outcomes | None = None
-    """The outcomes of that forward that are drafted behind."""
-    drafts: bool = False
-    """Whether a draft was asked for in this round. Else the draft model rests, and the target has all cores."""
-    tally: Tally = field(default_factory=Tally)
+    name = "mirror"
 
 
 class Mirror(Drafter):
-    """Windows of a draft model that runs beside the target."""
+    """Windows of a draft model that runs beside the target, or in turns with it."""
 
     name = "mirror"
     light = False  # it shares out the threads itself
-    summary = "a draft model in a separate process drafts the next window while the target checks the last one"
+    summary = "a draft model drafts the next window while the target checks the last one, where that is faster"
     source = "Mirror-SD (Bhendawade 2025)"
     skips = True
-    counters = (
-        *(DRAFT_FORWARDS, DRAFT_TOKENS),
-        *(LEVELS_AHEAD, DRAFTS_ANEW, BYTES_EXCHANGED, ROUNDS_FORESEEN, OVERLAP_MASS),
-    )
+    counters = (*InTurns.counters, *COUNTERS)
     requires = (
         "a draft model, best with the target's tokenizer, by name or folder, and a core or device to spare for it"
     )
-    unfit = "cores that the target needs itself: assistant drafts with all of them, in turns"
-    presets = MappingProxyType({"paper": MappingProxyType({"branches": FULL, "noise": "none"})})
+    unfit = "machines without a core or device to spare: it drafts in turns there, as assistant does"
+    presets = MappingProxyType(
+        {"paper": MappingProxyType({"branches": FULL, "noise": "none", "overlap": ALWAYS, "proxies": TOP})}
+    )
 
     def __init__(
         self,
@@ -131,6 +99,8 @@ class Mirror(Drafter):
         top: int = 1,
         confidence: float = 0.0,
         noise: str = "shared",
+        overlap: str = BEST,
+        proxies: str = NEW,
         translate: str | None = None,
         device: str | None = None,
     ) -> None:
@@ -142,23 +112,32 @@ class Mirror(Drafter):
             raise InputError(f"option 'exit' of method 'mirror' is a depth between 0 and 1, not {exit:g}")
         if not (branches in (BEST, FULL) or (branches.isdecimal() and int(branches) > 0)):
             raise InputError(f"mirror takes branches=best, branches=full or a number from 1 on, not {branches!r}")
+        one_of(self.name, (BEST, ALWAYS), overlap=overlap)
+        one_of(self.name, (NEW, TOP), proxies=proxies)
         self.shape = DraftShape(top=top, length=gamma, confidence=confidence, shared=wants_noise(self.name, noise))
         self.gamma, self.kappa, self.nodes = gamma, kappa, gamma * top
-        self.branches, self.anew = branches, min(anew, gamma)
+        self.branches, self.anew, self.proxies = branches, min(anew, gamma), proxies
         if translate is not None and Strategy.parse(translate).name in (NONE, TLI):
             raise InputError(f"mirror translates by lattice, context or naive, not {translate}")
         self._exit, self._spot, self._translate = exit, spot(device), translate
         self._foreign = ""
         """The fingerprint of the target's tokenizer, where the draft model has another one."""
         self._named: Any = model
-        self.process: DraftProcess | None = None
+        self.process: WindowSource | None = None
         self._size = 0
         self._open = 0
         self._rest = RecentMean(KEPT)
         self._lock = threading.Lock()
         self._begins, self._begun_again, self._why = False, 0, ""
         self._place: DraftPlace | None = None
+        self._target = ""
         self._vocabulary: Vocabulary | None = None
+        self.overlaps = Overlaps.ALWAYS if overlap == ALWAYS else Overlaps.CHOICE
+        self.turns: InTurns | None = None
+        if self.overlaps is Overlaps.CHOICE:
+            how: dict[str, Any] = {"top": top, "confidence": confidence, "noise": noise, "translate": translate}
+            self.turns = InTurns(model=model, length=gamma, **how)
+            self.costly_levels = self.turns.costly_levels
 
     # the draft model's process
 
@@ -168,21 +147,55 @@ class Mirror(Drafter):
         if not 0 < layer < layers:
             raise InputError(f"exit={self._exit:g} is layer {layer} of {layers}, which leaves nothing to overlap")
         place = place_of(self._named, target, *self._spot)
-        if self.process is None or place != self._place:
-            self.process = DraftProcess.at(place, stamp(place.model))
-        self._place, self.needs, self._size = place, Want(early_exit=layer), target.vocab_size
-        facts = self.process.facts
-        theirs, self._foreign, self._vocabulary = facts["fingerprint"], "", None
-        if vocabulary is None or theirs is None:
-            if facts["vocab_size"] != target.vocab_size or self._translate is not None:
+        moved, self._place, self.needs = place != self._place, place, Want(early_exit=layer)
+        self._target, self._size, self._vocabulary = target.name, target.vocab_size, vocabulary
+        if self.turns is not None:
+            self.turns.fit(target, vocabulary)
+            if self.process is None:
+                return
+        if self.process is None or moved:
+            self.process = self._started(place)
+        self._meet(self.process)
+
+    def _started(self, place: DraftPlace) -> WindowSource:
+        """The process at this place."""
+        return DraftProcess.at(place, stamp(place.model))
+
+    def _meet(self, process: WindowSource) -> None:
+        """Have the process draft the target's tokens."""
+        facts, vocabulary, self._foreign = process.facts, self._vocabulary, ""
+        if vocabulary is None or facts["fingerprint"] is None:
+            if facts["vocab_size"] != self._size or self._translate is not None:
                 raise InputError(
-                    f"mirror cannot translate the drafts of {place.model} for {target.name}: one of them came without "
+                    f"mirror cannot translate the drafts of {self._named} for {self._target}: one of them came without "
                     "its tokenizer"
                 )
-        elif self._translate is not None or theirs != vocabulary.fingerprint:
-            if not self.process.lost:  # else the next one is taught
-                self.process.teach(vocabulary)
-            self._foreign, self._vocabulary = vocabulary.fingerprint, vocabulary
+        elif self._translate is not None or facts["fingerprint"] != vocabulary.fingerprint:
+            if not process.lost:  # else the next one is taught
+                process.teach(vocabulary)
+            self._foreign = vocabulary.fingerprint
+
+    @property
+    def overlap_setup(self) -> str:
+        if self.turns is None or self._place is None:
+            return ""
+        own = self.gamma, self.kappa, self._exit, self.branches, self.anew, self.shape, self.proxies, self._translate
+        return f"{self.name} {stamp(self._place.model)} {self._place.facts()} {own}"
+
+    def prepare_overlap(self) -> None:
+        assert self._place is not None, "the method is fitted"
+        if self.process is None or self.process.lost:
+            process = self._started(self._place)
+            self._meet(process)
+            self.process = process
+
+    def end_overlap(self) -> None:
+        if self.turns is not None:
+            self.process = None  # with the last text that had drafts from it, it ends
+
+    @property
+    def models(self) -> tuple[Target, ...]:
+        return () if self.turns is None else self.turns.models
 
     @property
     def translates(self) -> bool:
@@ -191,6 +204,8 @@ class Mirror(Drafter):
 
     def dispose(self) -> None:
         self.process = self._place = None
+        if self.turns is not None:
+            self.turns.dispose()
 
     def _begin_again(self, lost: str) -> None:
         """For this text and those behind it; not for ever. In a separate thread: it takes seconds, and this one may
@@ -205,8 +220,8 @@ class Mirror(Drafter):
 
     def _begin(self, place: DraftPlace) -> None:
         try:
-            begun = DraftProcess.at(place, stamp(place.model))
-            if self._vocabulary is not None:
+            begun = self._started(place)
+            if self._foreign and self._vocabulary is not None:
                 begun.teach(self._vocabulary)
             if self._place == place:  # not disposed of meanwhile
                 self.process = begun  # texts begin there behind the tokenizer
@@ -221,11 +236,15 @@ class Mirror(Drafter):
     # texts
 
     def open(self, context: Context) -> MirrorState:
-        assert self.process is not None, "the method is fitted"
-        if lost := self.process.lost:
-            self._begin_again(lost)
         state = MirrorState(context, Outlook(context.sampling, context.prompt_length))
-        self._join(state)
+        if self.turns is not None:
+            state.turns = self.turns.open(context)
+            state.turns.tally = state.tally
+        else:
+            assert self.process is not None, "the method is fitted"
+            if lost := self.process.lost:
+                self._begin_again(lost)
+            self._join(state)
         self._open += 1
         return state
 
@@ -239,10 +258,9 @@ class Mirror(Drafter):
         translate = self._translate or ""
         facts = facts_of(state.context, self._size, self.shape, self.name, foreign=self._foreign, translate=translate)
         try:
-            state.number = process.open(facts, state.context.tokens)
+            state.remote = RemoteText(process, state.context, facts, nodes=self.nodes, tally=state.tally)
         except Lost as error:
             raise self._lost(error) from None
-        state.process, state.known = process, len(state.context)
 
     def _lost(self, why: object) -> DrafterError:
         """The error that ends the drafts of a text: with it the text has no more of this method's costs."""
@@ -252,135 +270,131 @@ class Mirror(Drafter):
 
     def close(self, state: MirrorState) -> None:
         self._open -= 1
-        if state.process is not None:
-            state.process.forget(state.number)
+        self._leave(state)
+        if self.turns is not None and state.turns is not None:
+            self.turns.close(state.turns)
+
+    def _leave(self, state: MirrorState) -> None:
+        """End the text in the draft model's process."""
+        if state.remote is not None:
+            state.remote.forget()
+            state.remote = None
 
     def counts(self, state: MirrorState) -> Mapping[str, float]:
         """It is asked for each text by itself, so here a text learns that it has no more drafts."""
-        if state.process is None:
-            self._join(state)
-        elif state.process.lost:
-            raise self._lost(state.process.lost)
+        if state.remote is None:
+            if self.turns is None:
+                self._join(state)
+        elif lost := state.remote.lost:
+            if self.turns is None:
+                raise self._lost(lost)
+            self._leave(state)
+            self.process = None
+            warnings.warn(
+                f"mirror: the process of the draft model was lost ({lost}); drafts are made in turns",
+                DrafterWarning,
+                stacklevel=2,
+            )
         elif not state.drafts:
-            state.process.rest(state.number)
+            state.remote.rest()
         state.drafts = False  # until one is asked for again
         return state.tally.take()
 
+    # drafts
+
     def on_early(self, state: MirrorState, tree: DraftTree, logits: torch.Tensor) -> None:
         """The window of the text as it is was taken, or is not wanted: what follows now are those behind the draft."""
-        if (process := state.process) is None or not state.drafts or not self._free(state):
+        remote = state.remote
+        if remote is None or not state.drafts or not remote.free:
             return
         kappa = min([self.kappa, *(most for texts, most in NARROWER if self._open >= texts)])
-        found = outcomes(logits, tree, state.context, state.outlook, kappa=kappa, shared=self.shape.shared)
-        chosen = found.first(self._worth(process, len(found)))
-        ahead = Ahead(self.gamma, tree.tokens, tree.parents, chosen.stops, chosen.proxies)
-        self._tell(state, MessageKind.AHEAD, ahead.said())
+        how: dict[str, Any] = {"kappa": kappa, "shared": self.shape.shared, "drafted": self.proxies == TOP}
+        found = outcomes(logits, tree, state.context, state.outlook, **how)
+        chosen = found.first(self._worth(remote.source, len(found)))
+        remote.ahead(Ahead(self.gamma, tree.tokens, tree.parents, chosen.stops, chosen.proxies))
         state.early = time.perf_counter()
         state.foreseen = chosen if len(chosen) else None
 
-    def observe(self, seen: Sequence[Seen]) -> None:
+    def begin(self, states: Sequence[MirrorState]) -> list[InFlight]:
         now = time.perf_counter()
-        for state, verdict, _ in seen:
+        for state in states:
             if state.left:
                 state.round, state.left = now - state.left, 0.0
             if state.early:
                 spent, state.early = now - state.early, 0.0
                 self._rest.add(spent)
-            if verdict.tokens and state.drafts and state.context.finish is None and self._free(state):
-                self._go(state)
-        for state, verdict, scores in seen:  # only now: the draft model is at work
+        return [self._begun(state) or InFlight() for state in states]
+
+    def _begun(self, state: MirrorState) -> WindowInFlight | None:
+        """The next window of a text that has drafts from the process, if that can take a message."""
+        remote = state.remote
+        return remote.go(self.anew) if remote is not None and state.drafts and remote.free else None
+
+    def observe(self, seen: Sequence[Seen]) -> None:
+        if self.turns is not None:
+            self.turns.observe([each._replace(state=each.state.turns) for each in seen])
+        for state, verdict, scores in seen:  # the next window is begun
             foreseen, state.foreseen = state.foreseen, None
             if foreseen is not None and verdict.accepted < len(verdict.tokens):
                 state.tally.add(ROUNDS_FORESEEN)
-                state.tally.add(OVERLAP_MASS, _overlap(state, verdict, scores, foreseen))
+                state.tally.add(OVERLAP_MASS, overlap_mass(state, verdict, scores, foreseen))
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        """A window is waited for as long as the target would take to write its tokens: longer is never worth it."""
-        rounds = max((state.round for state, _ in asks), default=0.0)
-        until = time.monotonic() + max(WAIT, self.gamma * rounds)
-        drafts = [self._draft(state, until).top(budget.nodes) for state, budget in asks]
-        for state, _ in asks:
-            state.left = time.perf_counter()
-        return drafts
+        return self.finish([Awaited(state, budget, InFlight()) for state, budget in asks])
 
-    def _draft(self, state: MirrorState, until: float) -> DraftTree:
+    def finish(self, asks: Sequence[Awaited]) -> list[DraftTree]:
+        """Overlapped windows are asked for first, those in turns drafted meanwhile. A window is waited for as long as
+        the target would take to write its tokens: longer is never worth it."""
+        flights = [self._flight(ask) for ask in asks]
+        in_turns = [ask for ask, flight in zip(asks, flights, strict=True) if flight is None and ask.state.turns]
+        drafts = iter(self._in_turns(in_turns))
+        rounds = max((ask.state.round for ask, flight in zip(asks, flights, strict=True) if flight), default=0.0)
+        until, found = time.monotonic() + max(WAIT, self.gamma * rounds), list[DraftTree]()
+        for ask, flight in zip(asks, flights, strict=True):
+            if flight is None:
+                found.append(next(drafts) if ask.state.turns else EMPTY)
+                continue
+            window = flight.result(until)
+            found.append(EMPTY if window is None else window.tree.top(ask.budget.nodes))
+            ask.state.left = time.perf_counter()
+        return found
+
+    def _flight(self, ask: Awaited) -> WindowInFlight | None:
+        """The window of a text in flight; None where it drafts in turns, or has to do without a draft."""
+        state, budget, flight = ask
+        if self.overlaps is Overlaps.CHOICE:
+            if not budget.overlapped or self.process is None or self.process.lost:
+                return None
+            if state.remote is None:
+                self._join(state)
         state.drafts = True
-        if state.process is not None:
-            state.process.wake(state.number)
-        if state.owed != len(state.context):
-            if not self._free(state):
-                return EMPTY
-            self._go(state)
-        window = self._window(state, until)
-        return EMPTY if window is None else window.tree
+        if (remote := state.remote) is None:
+            return None
+        remote.wake()
+        state.tally.add(ROUNDS_OVERLAPPED)
+        if isinstance(flight, WindowInFlight) and flight.place == len(state.context):
+            return flight
+        return self._begun(state)
 
-    def _free(self, state: MirrorState) -> bool:
-        """Whether the draft model can take a message: no window is awaited. One at a time is, so that nothing piles up
-        before a process that is late; a window that has arrived and was not used is dropped."""
-        return state.process is not None and (not state.owed or self._window(state) is not None)
+    def _in_turns(self, asks: Sequence[Awaited]) -> list[DraftTree]:
+        """Drafts of the draft model in this process, with all of its cores."""
+        for state, *_ in asks:
+            if self.process is None:
+                self._leave(state)
+            elif state.remote is not None:
+                state.remote.rest()
+        if not asks:
+            return []
+        assert self.turns is not None, "the states are its own"
+        return self.turns.propose([Ask(ask.state.turns, ask.budget) for ask in asks])
 
-    def _go(self, state: MirrorState) -> None:
-        """Tell what followed, and ask for the window behind it."""
-        text: Ints = state.context.tokens[state.known :]
-        self._tell(state, MessageKind.GO, Go(self.anew, text).said())
-        state.known = state.owed = len(state.context)
-        state.asked = time.monotonic()
-
-    def _window(self, state: MirrorState, until: float = 0.0) -> Window | None:
-        """The window that is awaited, if it is there by then."""
-        read = partial(Window.of, size=self._size, most=self.nodes, source=self.name)
-        with suppress(Lost):  # `counts` says so
-            if state.process is not None and (
-                found := state.process.window(state.number, state.owed, read, asked=state.asked, until=until)
-            ):
-                window, size = found
-                state.owed = 0
-                state.tally.add(DRAFT_FORWARDS, window.forwards)
-                state.tally.add(DRAFT_TOKENS, window.drafted)
-                state.tally.add(LEVELS_AHEAD, max(window.ready, 0))
-                state.tally.add(DRAFTS_ANEW, window.ready < 0)
-                state.tally.add(BYTES_EXCHANGED, size)
-                return window
-        return None
-
-    def _worth(self, process: DraftProcess, count: int) -> int | None:
+    def _worth(self, source: WindowSource, count: int) -> int | None:
         """How many outcomes get a window."""
         if self.branches == FULL:
             return None
         if self.branches != BEST:
             return int(self.branches)
         fits = 1
-        while fits < count and self.gamma * process.seconds(2 * fits * max(1, self._open)) <= self._rest.value:
+        while fits < count and self.gamma * source.seconds(2 * fits * max(1, self._open)) <= self._rest.value:
             fits *= 2
         return fits
-
-    def _tell(self, state: MirrorState, kind: MessageKind, said: Said) -> None:
-        if state.process is None:
-            return
-        with suppress(Lost):  # `counts` says so
-            size = state.process.tell(kind, state.number, len(state.context), said)
-            state.tally.add(BYTES_EXCHANGED, size)
-
-
-def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Outcomes) -> float:
-    """The paper's overlap mass: what the target gives to the foreseen tokens of the node where the walk stopped. Its
-    law is taken without the noise, and of a greedy text as at temperature 1."""
-    stop = verdict.path[-1] if verdict.path else ROOT
-    there = foreseen.proxies[foreseen.stops == stop].tolist()
-    if not there:
-        return 0.0
-    (law,) = state.outlook.laws(scores.row(stop)[None], [state.context.tokens[:-1]])
-    return sum(float(law.probability(token)) for token in there)
-
-
-def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...]) -> DraftPlace:
-    """Where a draft model runs: on a dedicated core, unless a device says otherwise."""
-    if sys.platform == "win32":
-        raise InputError("mirror's process inherits a pipe, which Windows does not do; use assistant")
-    origin = named.origin if isinstance(named, DraftModel) else named
-    if not isinstance(origin, (str, Path)):
-        raise InputError(
-            "mirror's draft model is loaded by a separate process; give its name or folder, not a loaded model"
-        )
-    quantize = target.dtype if target.exact else None
-    return DraftPlace(str(origin), None if quantize else target.dtype, quantize, device, cpus)

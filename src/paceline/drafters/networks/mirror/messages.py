@@ -186,20 +186,24 @@ class Window:
     forwards: int = 0
     drafted: int = 0
     """The work of the draft model since the last window: forwards, and tokens, also those of other outcomes."""
+    inside: int = 0
+    """How many of the last tokens of the text were a part of the window of another outcome, of which this is the rest;
+    0 where the text came to the outcome itself."""
 
     def said(self) -> Said:
         tree = self.tree
         lists = {name: getattr(tree, name).tolist() for name in ("tokens", "parents", "scores")}
-        return {"ready": self.ready, "forwards": self.forwards, "drafted": self.drafted, **lists}
+        counts = {name: getattr(self, name) for name in ("ready", "forwards", "drafted", "inside")}
+        return {**counts, **lists}
 
     @classmethod
     def of(cls, said: Said, size: int, most: int, source: str) -> Window:
         """``size`` tokens are known, and ``most`` nodes were asked for."""
-        ready, forwards, drafted = (count(said, name) for name in ("ready", "forwards", "drafted"))
+        ready, *counts = (count(said, name) for name in ("ready", "forwards", "drafted", "inside"))
         tokens, parents, scores = ints(said, "tokens"), ints(said, "parents"), floats(said, "scores")
-        if len(tokens) > most or ready < -1 or min(forwards, drafted) < 0:
+        if len(tokens) > most or ready < -1 or min(counts) < 0:
             raise Mangled(f"a window has {len(tokens)} nodes where {most} were asked for")
         _checked_tree(tokens, parents, size)
         if len(scores) != len(tokens) or not (scores <= 0).all():
             raise Mangled("a token is without a score, or likelier than certain")
-        return cls(DraftTree.build(tokens, parents, source=source, scores=scores), ready, forwards, drafted)
+        return cls(DraftTree.build(tokens, parents, source=source, scores=scores), ready, *counts)

@@ -19,7 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from paceline.drafters.networks.assistant.model import DraftModel
 from paceline.errors import InputError
+from paceline.targets.base import Target
 
 BEGIN = "import sys; from paceline.drafters.networks.mirror.worker import main; sys.exit(main(sys.argv[1:]))"
 SOURCE = Path(__file__).parents[4]
@@ -95,6 +97,19 @@ def _device(named: str) -> str:
     if device.type == "cuda" and int(parts[1] or 0) >= torch.cuda.device_count():  # torch.device keeps 8 bits of it
         raise InputError(f"there is no device {named} for the draft model; torch sees {torch.cuda.device_count()}")
     return named
+
+
+def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...]) -> DraftPlace:
+    """Where a draft model runs: on a dedicated core, unless a device says otherwise."""
+    if sys.platform == "win32":
+        raise InputError("mirror's process inherits a pipe, which Windows does not do; use assistant")
+    origin = named.origin if isinstance(named, DraftModel) else named
+    if not isinstance(origin, (str, Path)):
+        raise InputError(
+            "mirror's draft model is loaded by a separate process; give its name or folder, not a loaded model"
+        )
+    quantize = target.dtype if target.exact else None
+    return DraftPlace(str(origin), None if quantize else target.dtype, quantize, device, cpus)
 
 
 # --- its process ---------------------------------------------------------------------------------------------

@@ -5,6 +5,9 @@ An outcome is a node at which the walk stops, and the token that is emitted ther
 chance is that of the walk to reach the node, times that to stop there, times that of the token. Half-way through its
 layers a target is less certain than at the end, so the chance of a drafted token is the larger of two: the exit's, and
 the draft model's own.
+
+In the paper the proxies of a node are simply the best tokens of the exit there. A drafted child may be one of them: no
+walk stops with it, but one that goes on from it may end inside of the window behind it.
 """
 
 from __future__ import annotations
@@ -45,9 +48,18 @@ class Outcomes(NamedTuple):
 
 
 def outcomes(
-    logits: torch.Tensor, tree: DraftTree, context: Context, outlook: Outlook, *, kappa: int, shared: bool
+    logits: torch.Tensor,
+    tree: DraftTree,
+    context: Context,
+    outlook: Outlook,
+    *,
+    kappa: int,
+    shared: bool,
+    drafted: bool = False,
 ) -> Outcomes:
-    """Of the early rows ``[1 + nodes, vocabulary]`` of a root and its tree, ``kappa`` proxies each."""
+    """Of the early rows ``[1 + nodes, vocabulary]`` of a root and its tree, ``kappa`` proxies each. With ``drafted``
+    tokens these are the best of all, as in the paper, else the best of those that are not drafted there; the chance of
+    a drafted one is that of the walk to go on with it."""
     reached = np.zeros(1 + len(tree))
     reached[0] = 1.0
     found: list[tuple[float, int, int]] = []
@@ -65,8 +77,12 @@ def outcomes(
         others, chances = ids[~inside], np.exp(logs[~inside])
         chances = stays * chances / max(float(chances.sum()), TINIEST)
         ends = context.ending.eos
-        pairs = zip(others[:kappa].tolist(), chances[:kappa].tolist(), strict=True)
-        found += ((chance, node, token) for token, chance in pairs if token not in ends)
+        pairs = list(zip(others.tolist(), chances.tolist(), strict=True))
+        if drafted:
+            pairs += zip(tree.tokens[children].tolist(), reached[children + 1].tolist(), strict=True)
+            best = set(ids[:kappa].tolist())
+            pairs = [pair for pair in pairs if pair[0] in best]
+        found += ((chance, node, token) for token, chance in pairs[:kappa] if token not in ends)
     found.sort(key=lambda each: -each[0])
     likelihood, stops, proxies = zip(*found, strict=True) if found else ((), (), ())
     return Outcomes(np.array(stops, np.int64), np.array(proxies, np.int64), np.array(likelihood, np.float64))

@@ -40,7 +40,8 @@ class Rollout:
         self._outcomes: list[ExpectedText] = []
         self._due: int | None = None
         """The length of the text whose window is waited for."""
-        self._ready = -1
+        self._ready, self._inside = -1, 0
+        """Of that window: the levels that were there already, and the tokens of the text inside of another window."""
         self.forwards = 0
         """Of the draft model, since the last window."""
         self._drafted = 0
@@ -75,27 +76,46 @@ class Rollout:
         """These tokens followed: finish their window if it is under way, or begin it."""
         for token in tokens:
             self._context.commit(token)
-        self._due = len(self._context)
-        found = next((each for each in self._outcomes if each.tokens == tuple(tokens) and each.growth.level), None)
+        self._due, self._inside = len(self._context), 0
+        found, self._ready = self._drafted_behind(tuple(tokens))
         self._leave([each for each in self._outcomes if each is not found])
         if found is None:
-            self._ready = -1
             self._expect((), self._text, levels)
             return
-        self._ready, old = found.growth.level, self._text
+        old, rest = self._text, tokens[len(found.tokens) :]
         self._text, found.growth.state.context = found.growth.state, self._context
+        if rest:
+            self._inside = len(rest)
+            found.growth.re_root(rest, self._assistant.depth(self._budget(levels, self._context), self._text.length))
         if old is not self._text:
             self._assistant.drop(old)
+
+    def _drafted_behind(self, tokens: tuple[int, ...]) -> tuple[ExpectedText | None, int]:
+        """The outcome with the most levels behind these tokens, and how many these are; -1 where none has any. The
+        tokens are those of the outcome, or they go on into its window: a path in the tree of all windows, as the paper
+        has it."""
+        best, most = None, -1
+        for each in self._outcomes:
+            count = len(each.tokens)
+            if each.tokens == tokens[:count]:
+                levels = each.growth.levels_behind(tokens[count:])
+                if levels > max(most, 0):
+                    best, most = each, levels
+        return best, most
 
     def _expect(self, path: tuple[int, ...], state: ReadText, levels: int, row: int = ROOT) -> None:
         """Begin a window behind the text as it will be; ``row`` is its last token among those ahead of ``state``."""
         text = state.context if row == ROOT else state.context.extended(path)
-        budget = Budget(levels * self._assistant.shape.top, max(0, min(levels, text.room - 1)))
+        budget = self._budget(levels, text)
         if row == ROOT:
             growth = self._assistant.growth(Ask(state, budget))
         else:
             growth = self._assistant.growth_behind(state, budget, *path, text=text, row=row)
         self._outcomes.append(ExpectedText(path, growth))
+
+    def _budget(self, levels: int, text: Context) -> Budget:
+        """Of a window behind this text."""
+        return Budget(levels * self._assistant.shape.top, max(0, min(levels, text.room - 1)))
 
     def _leave(self, outcomes: Sequence[ExpectedText]) -> None:
         for each in outcomes:
@@ -103,6 +123,12 @@ class Rollout:
             if each.growth.state is not self._text:
                 self._assistant.drop(each.growth.state)
         self._outcomes = [each for each in self._outcomes if each not in outcomes]
+
+    @property
+    def windows(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """The windows so far, by the tokens that the text goes on with."""
+        trees = {each.tokens: each.growth.tree(self._source) for each in self._outcomes}
+        return {path: tuple(tree.tokens.tolist()) for path, tree in trees.items()}
 
     @property
     def live(self) -> list[Growth]:
@@ -115,7 +141,8 @@ class Rollout:
             return None
         (outcome,), due, self._due = self._outcomes, self._due, None
         tree = outcome.growth.tree(self._source)
-        window = Window(tree, self._ready, self.forwards, self._drafted + len(outcome.growth))
+        drafted = self._drafted + len(outcome.growth)
+        window = Window(tree, self._ready, self.forwards, drafted, self._inside)
         self.forwards = self._drafted = 0
         self._outcomes = []
         return due, window

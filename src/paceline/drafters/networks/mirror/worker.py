@@ -55,7 +55,7 @@ class WorkerAssistant(Assistant):
 class Worker:
     """The draft model and its texts."""
 
-    def __init__(self, link: Connection, messages: queue.SimpleQueue[Message], model: DraftModel) -> None:
+    def __init__(self, link: Connection | None, messages: queue.SimpleQueue[Message], model: DraftModel) -> None:
         self._link, self._messages, self._model = link, messages, model
         self._network = RowNetwork(model.target)
         self._rows = KeptRows(model.target.open, model.target.look, KEPT_TEXTS, copies_lent=True)
@@ -65,16 +65,31 @@ class Worker:
         self._assistants: dict[Hashable, Assistant] = {}
         """By all that their drafts depend on."""
 
+    @property
+    def introduction(self) -> dict[str, Any]:
+        """What is said of the model at first."""
+        return {"vocab_size": self._model.target.vocab_size, "fingerprint": _fingerprint(self._model)}
+
     def run(self) -> None:
+        self._say(Message(MessageKind.READY, said=self.introduction))
         while True:
             self._listen()
-            self._forward()
-            for number, (text, _) in self._texts.items():
-                if (found := text.window()) is not None:
-                    place, window = found
-                    self._say(Message(MessageKind.WINDOW, number, place, window.said()))
+            self.work()
+
+    def work(self) -> None:
+        """One forward, and the windows that are finished with it."""
+        self._forward()
+        for number, (text, _) in self._texts.items():
+            if (found := text.window()) is not None:
+                place, window = found
+                self._say(Message(MessageKind.WINDOW, number, place, window.said()))
+
+    def busy(self, text: int) -> bool:
+        """Whether there is a row to read for this text, or a window to send."""
+        return self._texts[text][0].busy
 
     def _say(self, message: Message) -> None:
+        assert self._link is not None, "a process has a connection"
         self._link.send_bytes(message.packed())
 
     def _listen(self) -> None:
@@ -110,13 +125,15 @@ class Worker:
         """Get to know a target's tokenizer. Why its tokens cannot be translated, or ""."""
         from transformers import AutoTokenizer
 
-        vocabulary = Vocabulary(AutoTokenizer.from_pretrained(facts["folder"], trust_remote_code=False))
         try:
-            Bridge(vocabulary, _known(self._model))
+            self._learn(Vocabulary(AutoTokenizer.from_pretrained(facts["folder"], trust_remote_code=False)))
         except InputError as error:
             return str(error)
-        self._vocabularies[facts["fingerprint"]] = vocabulary
         return ""
+
+    def _learn(self, vocabulary: Vocabulary) -> None:
+        Bridge(vocabulary, _known(self._model))
+        self._vocabularies[vocabulary.fingerprint] = vocabulary
 
     def _opened(self, facts: Said) -> tuple[Rollout, int]:
         context = context_of(facts, np.array(facts["prompt"], np.int64))
@@ -197,8 +214,6 @@ def main(arguments: list[str]) -> int:
         if place["cpus"] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, place["cpus"])
         model = _loaded(place)
-        ready = {"vocab_size": model.target.vocab_size, "fingerprint": _fingerprint(model)}
-        link.send_bytes(Message(MessageKind.READY, said=ready).packed())
         Worker(link, messages, model).run()
     except BrokenPipeError:
         return 0
