@@ -77,7 +77,8 @@ def _add_kind(actions: Any, each: KindOptions) -> None:
         "(default: soft)",
     )
     parser.argument("--temperature", "T", "of the labels: the one that you write at (default: 0.8)", float, default=0.8)
-    parser.argument("--ahead", "N", "tokens that it learns to predict (default: 5)", int, default=5)
+    text = f"tokens that it learns to predict (default: {each.ahead})"
+    parser.argument("--ahead", "N", text, int, default=each.ahead)
     parser.argument("--window", "N", "tokens that are labelled together (default: 256)", int, default=256)
     parser.argument("--positions", "N", "places to learn from (default: 1000000)", int, default=1_000_000)
     parser.argument("--epochs", "N", "times that each is learnt (default: 3)", float, default=3.0)
