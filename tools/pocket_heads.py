@@ -84,7 +84,7 @@ RECIPES: Mapping[str, Recipe] = {
         loss="race",
         batch=256,
         positions=200_000,
-        epochs=6.0,
+        epochs=2.0,
         decay=0.8,
     ),
 }

@@ -19,8 +19,11 @@ from torch import nn
 
 from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.heads import STREAMING
+from paceline.drafters.networks.reading import DRAFT_FORWARDS
 from paceline.drafters.networks.streaming.adapter import StreamingAdapter, StreamingShape
 from paceline.drafters.networks.streaming.checkpoint import read_adapter, write_adapter
+from paceline.drafters.noise import SHARED
+from paceline.engine.counters import Round
 from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.targets.hf.attention import later, stream_attention
@@ -110,6 +113,9 @@ class StreamingKind(HeadKind[StreamingAdapter]):
     title: ClassVar[str] = "adapter of speculative streams"
     smaller: ClassVar[str] = "--layers, --rank"
 
+    measure: ClassVar[str] = "drafted tokens a forward of the draft model"
+    noises: ClassVar[Sequence[str]] = (SHARED,)
+
     layers: int = 0
     """The last ones of the model, in which streams are computed; 0 for half of them."""
     rank: int = 32
@@ -154,6 +160,11 @@ class StreamingKind(HeadKind[StreamingAdapter]):
         modules = lesson.modules = modules_of_target(ground.target)
         lesson.layers = [frozen(layer) for layer in modules.layers[self.first :]]
         return lesson
+
+    def measured(self, rounds: Sequence[Round]) -> float:
+        """The model drafts for itself here, so that every token is accepted."""
+        forwards = sum(each.counts[DRAFT_FORWARDS.name] for each in rounds)
+        return sum(each.drafted for each in rounds) / max(1, forwards)
 
     def write(self, folder: Path, head: StreamingAdapter, about: Provenance) -> None:
         write_adapter(folder, head, about)

@@ -52,6 +52,10 @@ def base_of(folder: Path) -> str:
 def read_adapter(folder: Path) -> tuple[StreamingAdapter, HeadFacts]:
     """An adapter and what it says of its model, in the type in which it is stored."""
     config = read_config(folder)
+    if config.get("architectures") != [ARCHITECTURE]:
+        raise InputError(
+            f"the head in {folder} is no adapter of streams; give the folder that 'paceline train streaming' wrote"
+        )
     own = own_part(OwnStreaming, config, folder) or OwnStreaming()
     plain = floats(read_tensors(folder, (WEIGHTS,), STREAMING))
     with parsing(f"{CONFIG} of the head in {folder}"):

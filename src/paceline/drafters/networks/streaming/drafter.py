@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BASE = "pocket-draft"
 """The draft model that the adapter of the package is for."""
-STREAMS, GUESSES = 3, 4
+GUESSES = 4
 
 
 class Streaming(Assistant):
@@ -53,15 +53,15 @@ class Streaming(Assistant):
         *,
         model: Model | None = None,
         head: str | Path = SHIPPED,
-        streams: int = STREAMS,
+        streams: int | None = None,
         guesses: int = GUESSES,
         length: int | None = None,
         noise: str = "shared",
         confidence: float = 0.0,
         dtype: str | torch.dtype | None = None,
     ) -> None:
-        """Without a ``model`` the one that the adapter was trained for."""
-        at_least(self.name, 1, streams=streams, guesses=guesses)
+        """Without a ``model`` the one that the adapter was trained for, and without ``streams`` all that it has."""
+        at_least(self.name, 1, streams=1 if streams is None else streams, guesses=guesses)
         self._head, self._streams, self._guesses = head, streams, guesses
         self._fitted: FittedStreams | None = None
         super().__init__(
@@ -77,12 +77,12 @@ class Streaming(Assistant):
         from paceline.drafters.networks.streaming.network import StreamingNetwork
 
         fitted = self._fitted = adapter_for(self._head, loaded.target)
-        if self._streams > fitted.adapter.streams:
+        streams = self._streams or fitted.adapter.streams
+        if streams > fitted.adapter.streams:
             raise InputError(
-                f"streaming is asked for streams={self._streams}, and the adapter has {fitted.adapter.streams}; ask for "
-                "fewer"
+                f"streaming is asked for streams={streams}, and the adapter has {fitted.adapter.streams}; ask for fewer"
             )
-        return StreamingNetwork(fitted.model, fitted.adapter, self._streams)
+        return StreamingNetwork(fitted.model, fitted.adapter, streams)
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         super().fit(target, vocabulary)

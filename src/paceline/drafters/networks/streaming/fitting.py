@@ -36,8 +36,8 @@ def adapter_for(named: str | Path, model: Target) -> FittedStreams:
     modules = model.modules if isinstance(model, HFTarget) else None
     if modules is None or not isinstance(model, HFTarget):
         raise InputError(
-            f"streams need a draft model of llama's structure that torch computes, and {model.name} is none; draft with "
-            "it by assistant"
+            f"streams need a draft model of llama's structure that torch computes, and {model.name} is none; draft "
+            "with it by assistant"
         )
     fitted = fitted_head(named, model, STREAMING, read_adapter, lambda adapter, _: adapter)
     return FittedStreams(model, _adapter(fitted.head, model, [sizes_of(layer) for layer in modules.layers]), fitted)
