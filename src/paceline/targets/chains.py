@@ -10,6 +10,7 @@ from paceline.tree import Ints
 if TYPE_CHECKING:
     from paceline.law import Draw
     from paceline.targets.base import Rows
+    from paceline.targets.streams import Streams
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,10 @@ class Chain:
     """Only the first ``size`` ids are drafted; None for all."""
     ends: frozenset[int]
     """Nothing follows these."""
+    streams: Streams | None = None
+    """Rows that guess further ahead, so that one forward confirms several tokens. The draft is the same without."""
+    guesses: int = 0
+    """How many guessed tokens a forward may read beside the last certain one."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ DRAWN_BY_HEAD = {
     "hydra": "hydra:width=1",
     "eagle": "eagle:beams=1",
     "block": "block:width=1",
+    "streaming": "streaming:streams=1",
 }
 """How each of them draws its draft under the rejection rule."""
 LAW = "(law against transformers)"
@@ -65,7 +66,7 @@ UNAIDED = tuple(
     name
     for name, factory in BUILT_IN.items()
     if factory is not Plain
-    and name not in (*WITH_DICTIONARY, *KINDS)
+    and name not in (*WITH_DICTIONARY, *KINDS, *BESIDE)
     and all(option.default is not option.empty for option in signature(factory).parameters.values())
 )
 """The built-in methods that draft from nothing but the model and its text."""

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from paceline.api.model import LanguageModel
 from paceline.drafters.noise import NOISES
+from paceline.engine.counters import Round
 from paceline_make.texts.fields import Passage
 
+Measure = Callable[[Sequence[Round]], float]
 PROMPTS, PROMPT, WRITTEN = 12, 40, 64
 """Held-out texts that are written with drafts, tokens of their beginnings, and tokens behind those."""
 
 
-def by_noise(lm: LanguageModel, held: Sequence[Passage], method: str, temperature: float) -> dict[str, float]:
-    """Tokens a round of a method, by ``noise``; without those that never drafted."""
+def tokens_per_round(rounds: Sequence[Round]) -> float:
+    return sum(each.emitted for each in rounds) / max(1, len(rounds))
+
+
+def by_noise(
+    lm: LanguageModel,
+    held: Sequence[Passage],
+    method: str,
+    temperature: float,
+    noises: Sequence[str] = NOISES,
+    measure: Measure = tokens_per_round,
+) -> dict[str, float]:
+    """What the rounds of a method measure, by ``noise``; without those that never drafted."""
     prompts = _beginnings(lm, held)
-    found = {noise: _per_round(lm, prompts, f"{method},noise={noise}", temperature) for noise in NOISES if prompts}
+    found = {
+        noise: measure(_rounds(lm, prompts, f"{method},noise={noise}", temperature)) for noise in noises if prompts
+    }
     return {noise: tokens for noise, tokens in found.items() if tokens}
 
 
-def _per_round(lm: LanguageModel, prompts: list[list[int]], method: str, temperature: float) -> float:
-    """Of rounds with a draft; 0 where there was none."""
+def _rounds(lm: LanguageModel, prompts: list[list[int]], method: str, temperature: float) -> list[Round]:
+    """Those with a draft."""
     texts = lm.generate_batch(
         prompts, method=method, planner="fixed", temperature=temperature, seed=0, max_new_tokens=WRITTEN
     )
-    rounds = [each for (text,) in texts for each in text.rounds if each.drafted]
-    return sum(each.emitted for each in rounds) / max(1, len(rounds))
+    return [each for (text,) in texts for each in text.rounds if each.drafted]
 
 
 def _beginnings(lm: LanguageModel, held: Sequence[Passage]) -> list[list[int]]:

@@ -33,8 +33,8 @@ class TrainingOutcome(NamedTuple):
     positions: int
     held_out: TrainingReport | None
     measured: dict[str, float]
-    """By ``noise``, tokens a round of the method by default on the beginnings of held-out texts, at the temperature of
-    the labels; empty if nothing is held out."""
+    """By ``noise``, the measure of the kind of head (`HeadKind.measure`), of the method by default on the beginnings of
+    held-out texts, at the temperature of the labels; empty if nothing is held out."""
 
 
 def watched(workshop: Workshop, origin: Sequence[str]) -> TrainingOutcome:
@@ -67,9 +67,10 @@ def _size(workshop: Workshop) -> str:
 
 
 def measured(workshop: Workshop) -> dict[str, float]:
-    """Tokens a round with the head that was written, by ``noise``."""
-    method = f"{workshop.kind.method}:head='{workshop.out}'"
-    return by_noise(workshop.lm, workshop.held, method, workshop.recipe.labels.temperature)
+    """The measure of the head that was written, by ``noise``."""
+    kind, temperature = workshop.kind, workshop.recipe.labels.temperature
+    method = f"{kind.method}:head='{workshop.out}'"
+    return by_noise(workshop.lm, workshop.held, method, temperature, kind.noises, kind.measured)
 
 
 def _write_card(workshop: Workshop, head: nn.Module, outcome: TrainingOutcome, origin: Sequence[str]) -> None:
@@ -81,6 +82,7 @@ def _write_card(workshop: Workshop, head: nn.Module, outcome: TrainingOutcome, o
         fingerprint=workshop.target.fingerprint(),
         method=kind.method,
         title=kind.title,
+        measure=kind.measure,
         rows=kind.rows(head),
         labels=asdict(recipe.labels),
         recipe=asdict(recipe),

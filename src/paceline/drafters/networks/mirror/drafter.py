@@ -28,7 +28,7 @@ from paceline.drafters.networks.assistant.drafter import Assistant, Model
 from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.mirror.flight import RemoteText, WindowInFlight, WindowSource
 from paceline.drafters.networks.mirror.messages import Ahead
-from paceline.drafters.networks.mirror.place import DraftPlace, place_of, spot
+from paceline.drafters.networks.mirror.place import DRAFTS, DraftPlace, drafting, place_of, spot
 from paceline.drafters.networks.mirror.process import KEPT, DraftProcess, Lost
 from paceline.drafters.networks.mirror.proxies import outcomes
 from paceline.drafters.networks.mirror.state import (
@@ -40,6 +40,7 @@ from paceline.drafters.networks.mirror.state import (
     overlap_mass,
 )
 from paceline.drafters.networks.mirror.worker import facts_of
+from paceline.drafters.networks.streaming.drafter import Streaming
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterError, DrafterWarning, InputError
@@ -70,6 +71,12 @@ class InTurns(Assistant):
     name = "mirror"
 
 
+class StreamsInTurns(Streaming):
+    """The same with streams."""
+
+    name = "mirror"
+
+
 class Mirror(Drafter):
     """Windows of a draft model that runs beside the target, or in turns with it."""
 
@@ -90,7 +97,9 @@ class Mirror(Drafter):
     def __init__(
         self,
         *,
-        model: Model,
+        model: Model | None = None,
+        draft: str = DRAFTS[0],
+        head: str | None = None,
         gamma: int = 7,
         kappa: int = 8,
         exit: float = 0.5,
@@ -120,9 +129,9 @@ class Mirror(Drafter):
         if translate is not None and Strategy.parse(translate).name in (NONE, TLI):
             raise InputError(f"mirror translates by lattice, context or naive, not {translate}")
         self._exit, self._spot, self._translate = exit, spot(device), translate
+        self._named, self._head = drafting(self.name, model, draft, head, top)
         self._foreign = ""
         """The fingerprint of the target's tokenizer, where the draft model has another one."""
-        self._named: Any = model
         self.process: WindowSource | None = None
         self._size = 0
         self._open = 0
@@ -133,10 +142,13 @@ class Mirror(Drafter):
         self._target = ""
         self._vocabulary: Vocabulary | None = None
         self.overlaps = Overlaps.ALWAYS if overlap == ALWAYS else Overlaps.CHOICE
-        self.turns: InTurns | None = None
+        self.turns: Assistant | None = None
         if self.overlaps is Overlaps.CHOICE:
-            how: dict[str, Any] = {"top": top, "confidence": confidence, "noise": noise, "translate": translate}
-            self.turns = InTurns(model=model, length=gamma, **how)
+            how: dict[str, Any] = {"model": self._named, "length": gamma, "confidence": confidence, "noise": noise}
+            if self._head is None:
+                self.turns = InTurns(top=top, translate=translate, **how)
+            else:
+                self.turns = StreamsInTurns(head=self._head, **how)
             self.costly_levels = self.turns.costly_levels
 
     # the draft model's process
@@ -146,7 +158,7 @@ class Mirror(Drafter):
         layer = round(self._exit * layers)
         if not 0 < layer < layers:
             raise InputError(f"exit={self._exit:g} is layer {layer} of {layers}, which leaves nothing to overlap")
-        place = place_of(self._named, target, *self._spot)
+        place = place_of(self._named, target, *self._spot, head=self._head)
         moved, self._place, self.needs = place != self._place, place, Want(early_exit=layer)
         self._target, self._size, self._vocabulary = target.name, target.vocab_size, vocabulary
         if self.turns is not None:
@@ -171,6 +183,11 @@ class Mirror(Drafter):
                     "its tokenizer"
                 )
         elif self._translate is not None or facts["fingerprint"] != vocabulary.fingerprint:
+            if self._head is not None:
+                raise InputError(
+                    f"mirror:draft=streaming drafts in the tokens of {self._target}, and {self._named} has another "
+                    "tokenizer; leave draft out"
+                )
             if not process.lost:  # else the next one is taught
                 process.teach(vocabulary)
             self._foreign = vocabulary.fingerprint

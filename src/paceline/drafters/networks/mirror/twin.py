@@ -28,8 +28,8 @@ class TwinSource(Worker):
 
     lost = ""
 
-    def __init__(self, model: DraftModel, forwards: int) -> None:
-        super().__init__(None, queue.SimpleQueue(), model)
+    def __init__(self, model: DraftModel, forwards: int, head: str | None = None) -> None:
+        super().__init__(None, queue.SimpleQueue(), model, head)
         self.forwards, self.facts = forwards, self.introduction
         self._numbers, self._answers = count(1), list[Message]()
 
@@ -93,4 +93,4 @@ class TwinMirror(Mirror):
         super().fit(target, vocabulary)
 
     def _started(self, place: DraftPlace) -> WindowSource:
-        return TwinSource(DraftModel.load(self._named, self._beside), self._forwards)
+        return TwinSource(DraftModel.load(self._named, self._beside), self._forwards, place.head)
