@@ -4,6 +4,7 @@
     python -m papers.mirror objectives --model M --draft D1 D2 --draft-device cuda:1 --gamma 2 4 8 16 --limit 80
     python -m papers.mirror batch --model M --draft D --draft-device cuda:1 --batch 1 8 16 32 64 --limit 64
     python -m papers.mirror fallback --model M --draft D --exit 0.25 0.5 0.75 --kappa 1 2 4 8 --tasks mt_bench qa
+    python -m papers.mirror variants --model M --draft D --head FOLDER --draft-device cuda:1 --limit 80
     python -m papers.mirror streams --model M --draft D --head FOLDER --gamma 4 7 --limit 20
     python -m papers.mirror law --waiting 150 --draft pocket-draft+ballast:30M --branches 16 --temperature 0
 
@@ -21,6 +22,7 @@ from papers.mirror.objectives import GAMMAS, objectives
 from papers.mirror.streams import GAMMAS as WINDOWS
 from papers.mirror.streams import STREAMS, streams
 from papers.mirror.tasks import RIVALS, TEMPERATURES, tasks
+from papers.mirror.variants import variants
 
 FORESEEN = {"model": "pocket", "draft": "pocket-draft", "dtype": "float32", "exit": EXITS, "suite": CHAT, "limit": 4}
 LAW = {
@@ -28,9 +30,11 @@ LAW = {
     "anew": Option("N", "tokens of a draft that nothing was drafted ahead for (as others have)", int),
     "waiting": Option("MS", "a target that waits for this many milliseconds", float, 0.0),
 }
+ADAPTER = Option("FOLDER", "an adapter of the draft model's streams (the one that comes with paceline)")
 HOT = {"temperature": 0.8}
 ITEMS = (
     Item("tasks", tasks, options("head", rivals=RIVALS, temperature=TEMPERATURES)),
+    Item("variants", variants, options(head=ADAPTER, temperature=TEMPERATURES)),
     Item("objectives", objectives, options("temperature", draft=SIZES_OF_DRAFTS, gamma=GAMMAS)),
     Item("batch", batch, options("temperature", batch=BATCHES)),
     Item(
@@ -53,7 +57,7 @@ ITEMS = (
             dtype=BALLAST_DTYPE,
             suite=CHAT,
             limit=1,
-            head=Option("FOLDER", "an adapter of the draft model's streams (the one that comes with paceline)"),
+            head=ADAPTER,
             gamma=WINDOWS,
             streams=count("N", "streams of a row", STREAMS),
         ),
