@@ -21,7 +21,7 @@ from paceline_lab import Summary
 from paceline_lab.bench.run.ours import parted
 from paper_items import STEADY, asked, shown
 from papers.lab import method_of, names_of, without_head
-from papers.mirror import batch, objectives, tasks
+from papers.mirror import batch, objectives, tasks, variants
 from papers.mirror.drafts import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, ratio_of, two
 from papers.redrafter import tasks as redrafter_tasks
 from papers.report import Claim
@@ -76,6 +76,27 @@ def test_no_head_takes_the_place_of_another(tmp_path: Path) -> None:
         assert set(rivals) <= set(found.values())
         assert {"eagle:paper (all)", "eagle:paper (en)"} <= found.keys()
         assert tasks.paper_says(0.0, "eagle:paper (en)").endswith("against 2.97x on average (Qwen3-14B)")
+
+
+def test_variants_differ_in_one_thing_each() -> None:
+    found = variants.entries(asked("mirror", "variants", "--head", "a b", "--gamma", "5"))
+    assert [parted(entry)[0].partition(":")[0] for entry in found.values()] == [
+        *("assistant", "streaming", "mirror", "mirror"),
+    ]
+    with_streams = [entry for name, entry in found.items() if "streams" in name]
+    assert all("head='a b'" in entry for entry in with_streams)
+    assert all(entry.endswith("@fixed:5") and "model='pocket-draft+ballast:15M'" in entry for entry in found.values())
+    assert "draft=streaming" in found[variants.BOTH]
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_variants_are_told_as_measured(agrees: bool, made: Any) -> None:
+    names = {variants.VANILLA: "a", variants.STREAMS: "b", variants.MIRROR: "c", variants.BOTH: "d"}
+    paces = dict(zip("abcd", (4.0, 2.0, 1.0, 0.5) if agrees else (0.5, 1.0, 2.0, 4.0), strict=True))
+    found = variants.report({0.0: made(paces)}, names)
+    assert verdicts(found.claims) == [agrees] * 3
+    head, rows = found.tables[0]
+    assert {len(row) for row in rows} == {len(head)}
 
 
 # --- numbers of rounds
