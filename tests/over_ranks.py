@@ -40,7 +40,7 @@ def started(command: list[str], ranks: int = 2, **how: Any) -> list[subprocess.P
     ]
 
 
-def ended(running: list[subprocess.Popen[str]], timeout: float = 1500) -> list[tuple[int, str, str]]:
+def ended(running: list[subprocess.Popen[str]], timeout: float = 600) -> list[tuple[int, str, str]]:
     """Exit code, output and messages of each."""
     try:
         said = [one.communicate(timeout=timeout) for one in running]
