@@ -20,6 +20,8 @@ from paceline.targets.base import Request
 from paceline.targets.hf.load import load_target
 from paceline.targets.hf.tracks import TracksConfig, TracksForCausalLM, ends_of
 from paceline_make.heads import judging
+from paceline_make.models.schedule import ModelSchedule
+from paceline_make.models.tracks import TracksRecipe, TracksShape, TracksWorkshop
 
 SIZES = {
     "vocab_size": 97,
@@ -234,6 +236,21 @@ def test_a_training_from_texts_to_a_draft_model(
     assert drafted.tokens == lm.generate("The old house", method="plain", max_new_tokens=12, seed=1).tokens
     assert any(each.drafted for each in drafted.rounds)
 
+    assert json.loads((made / "config.json").read_text())["model_type"] == "paceline_tracks"
     assert main(given) == 0, "a finished training is left as it is"
     assert main([*given, "--layers", "4"]) == 2
     assert "holds a training with other settings or texts" in capsys.readouterr().err
+
+
+def test_a_draft_model_of_one_track_is_an_ordinary_llama(tmp_path: Path) -> None:
+    lm = paceline.load("pocket", dtype="float32")
+    recipe = TracksRecipe(
+        shape=TracksShape(tracks=1, layers=2, width=64),
+        schedule=ModelSchedule(tokens=512, tokens_per_step=512).within(512),
+        held_out=0,
+    )
+    workshop = TracksWorkshop(lm, ["The old house stood at the end of the lane."] * 120, recipe, tmp_path / "draft")
+    workshop.train(lambda *_: None)
+    assert json.loads((tmp_path / "draft/config.json").read_text())["model_type"] == "llama"
+    target = load_target(tmp_path / "draft", dtype="float32")
+    assert type(target.model) is LlamaForCausalLM

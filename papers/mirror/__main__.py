@@ -6,6 +6,7 @@
     python -m papers.mirror fallback --model M --draft D --exit 0.25 0.5 0.75 --kappa 1 2 4 8 --tasks mt_bench qa
     python -m papers.mirror variants --model M --draft D --head FOLDER --draft-device cuda:1 --limit 80
     python -m papers.mirror streams --model M --draft D --head FOLDER --gamma 4 7 --limit 20
+    torchrun --nproc-per-node 2 -m papers.mirror segments --tracks FOLDER --plain FOLDER
     python -m papers.mirror law --waiting 150 --draft pocket-draft+ballast:30M --branches 16 --temperature 0
 
 Races go on where they were interrupted. By default an item runs `pocket+ballast:300M` on very few prompts: the
@@ -19,6 +20,7 @@ from papers.mirror.drafts import DRAFT, GAMMA, MODEL, SIZES_OF_DRAFTS, options
 from papers.mirror.fallback import EXITS, KAPPAS, fallback
 from papers.mirror.law import law
 from papers.mirror.objectives import GAMMAS, objectives
+from papers.mirror.segments import segments
 from papers.mirror.streams import GAMMAS as WINDOWS
 from papers.mirror.streams import STREAMS, streams
 from papers.mirror.tasks import RIVALS, TEMPERATURES, tasks
@@ -60,6 +62,16 @@ ITEMS = (
             head=ADAPTER,
             gamma=WINDOWS,
             streams=count("N", "streams of a row", STREAMS),
+        ),
+    ),
+    Item(
+        "segments",
+        segments,
+        asked(
+            dtype="float32",
+            max_new_tokens=256,
+            tracks=Option("FOLDER", "a draft model in tracks", required=True),
+            plain=Option("FOLDER", "one of the same size with one track", required=True),
         ),
     ),
     Item(

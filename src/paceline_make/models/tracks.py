@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -12,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save
+from transformers import LlamaForCausalLM
 
 from paceline.api.model import LanguageModel
 from paceline.errors import InputError
@@ -25,7 +24,9 @@ from paceline_make.models.schedule import ModelSchedule
 from paceline_make.states import LOG, TrainingLog, check_trainable
 from paceline_make.texts.fields import Passage
 
-CHECKPOINT, WEIGHTS = "training.pt", "model.safetensors"
+CHECKPOINT, WEIGHTS, CONFIG = "training.pt", "model.safetensors", "config.json"
+TYPE_FIELDS = "model_type", "architectures", "transformers_version"
+"""Of a configuration, those that say which model it is of."""
 POSITIONS = 4096
 HEAD = 64
 """The width of a head, where the model is wide enough for two heads a track."""
@@ -45,14 +46,15 @@ class TracksShape:
 
     def config(self, target: HFTarget) -> Any:
         """Refuses sizes that tracks cannot share, by `tracks.check_shape`, when a model is made of it."""
-        least = 2 * self.tracks
+        shared = max(2, self.tracks)  # so that one track has the sizes of two
+        least = 2 * shared
         heads = max(least, self.width // HEAD // least * least)
         if self.width % heads or (self.width // heads) % 2:
             raise InputError(
                 f"--width {self.width} is not shared by {heads} heads of an even width, two for each of "
-                f"{self.tracks} tracks"
+                f"{shared} tracks"
             )
-        units = self.units or -(-8 * self.width // (3 * 8 * self.tracks)) * 8 * self.tracks
+        units = self.units or -(-8 * self.width // (3 * 8 * shared)) * 8 * shared
         end = sorted(target.eos)
         divided: dict[str, Any] = {"tracks": self.tracks, "segments": self.segments}
         return TracksConfig(
@@ -157,16 +159,18 @@ class TracksWorkshop:
         return None if ids is None or len(ids) <= WINDOW else held_out_loss(model, ids, WINDOW)
 
     def _write(self, model: TracksForCausalLM) -> None:
-        """A model folder, in bfloat16, with the tokenizer beside it."""
+        """A model folder, in bfloat16, with the tokenizer beside it. With one track it is an ordinary llama's."""
         self.out.mkdir(parents=True, exist_ok=True)
         weights = {
             name: weight.detach().to("cpu", torch.bfloat16).contiguous()
             for name, weight in model.state_dict().items()
             if name != "lm_head.weight"
         }
-        config = copy.deepcopy(model.config)
-        config.architectures, config.dtype = [type(model).__name__], torch.bfloat16
+        kind: Any = TracksForCausalLM if self.recipe.shape.tracks > 1 else LlamaForCausalLM
+        fields = {name: value for name, value in model.config.to_dict().items() if name not in TYPE_FIELDS}
+        config = kind.config_class(**fields)
+        config.architectures, config.dtype = [kind.__name__], torch.bfloat16
         write_whole(self.out / WEIGHTS, [save(weights, metadata={"format": "pt"})])
-        write_whole(self.out / "config.json", json.dumps(config.to_dict(), indent=2, default=str) + "\n")
+        config.to_json_file(self.out / CONFIG)
         assert self.lm.vocabulary is not None, "a workshop has one"
         self.lm.vocabulary.tokenizer.save_pretrained(self.out)
