@@ -39,7 +39,7 @@ def measured(name: str, given: Given) -> Step | None:
     before = 0 if group is None else group.sums + group.gatherings
     text = lm.generate(PROMPT, method="plain", max_new_tokens=given.max_new_tokens, ignore_eos=True)
     after = 0 if group is None else group.sums + group.gatherings
-    forwards = len(text.rounds) + 1
+    forwards = text.totals.rounds + 1  # the one of the prompt scores the first token
     seconds = [each.seconds_score for each in text.rounds]
     layers = lm.target.layers
     del lm, group
