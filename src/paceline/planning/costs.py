@@ -86,6 +86,13 @@ class Costs:
         """The costs as they were at first; where nothing was known, a second a round and a little more for each row."""
         return Costs(self._timings or (Timing(rows=1, seconds=1.0), Timing(rows=64, seconds=1.0 + 64 * UNTRIED)))
 
+    def doubt(self) -> None:
+        """Believe a probe no more than a few rounds: whoever acts on it might never see that it was wrong."""
+        with self._lock:
+            self._kept.clear()
+            for curve in self._curves.values() if self._probed else ():
+                curve.doubt()
+
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
         """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long."""
         return self._read(most, key_of(sequences, length))[0][: most + 1]
