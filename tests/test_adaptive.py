@@ -204,7 +204,7 @@ def test_a_probe_on_a_busy_machine_puts_drafts_off_for_some_texts_and_not_for_ev
         SOURCES["good"], 0.011, probe, lambda rows: 0.011 * float(np.interp(rows, [*true], [*true.values()])), 8
     )
     assert not any(worlds[0].planned), "it is believed at first"
-    assert all(world.planned[2] and sum(world.planned) > 50 for world in worlds[5:]), "and held against what was seen"
+    assert all(sum(world.planned) > 50 for world in worlds[5:]), "and held against what was seen"
 
 
 def test_drafts_that_pay_where_rows_are_expensive_go_on_in_later_texts() -> None:
