@@ -60,9 +60,9 @@ class SizeClasses:
             weight = min(weight, known)
         self.put(size, before + share * (rows - before), weight, rounds, now)
 
-    def doubt(self) -> None:
-        """Let sizes that no round has had count as if they were seen `TRUSTED` times."""
-        np.fmin(self.rounds, np.where(self.last > 0, self.rounds, TRUSTED), out=self.rounds)
+    def set_unseen(self, rounds: int) -> None:
+        """Let known sizes that no round of a text has had count as if they were seen so many times."""
+        self.rounds[(self.last == 0) & (self.rounds > 0)] = rounds
 
     def put(self, size: int, rows: float, weight: float, rounds: float, now: int = 0) -> None:
         """Set the record of a size."""
