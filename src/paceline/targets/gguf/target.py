@@ -121,6 +121,11 @@ class GgufTarget(Target):
         """Values in all weights."""
         return int(self.calls.llama_model_n_params(self.model))
 
+    @property
+    def stored(self) -> int:
+        """Bytes of its files."""
+        return self._file.bytes
+
     def open(self, capacity: int = 0) -> GgufRows:
         note_use()
         return GgufRows(self.cells, self._window)
