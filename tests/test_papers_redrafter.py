@@ -411,9 +411,7 @@ def test_labels_runs_and_goes_on_with_the_same_heads_only(run: Any, heads: Path)
         run("labels", *given[:1], f"truth={heads / '1'}", *given[2:])
 
 
-def test_a_model_of_mlx_lm_is_measured_with_the_heads_of_the_bundled_one(
-    heads: Path, tmp_path: Path
-) -> None:
+def test_a_model_of_mlx_lm_is_measured_with_the_heads_of_the_bundled_one(heads: Path, tmp_path: Path) -> None:
     pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: pip install 'paceline[mlx]'")
     usual = "--model", "mlx:pocket", "--limit", "1", "--max-new-tokens", "4", "--langs", "en", "--suite", "stories"
     given = {
