@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -20,6 +20,7 @@ from paceline.planning.costs import Costs
 from paceline.planning.effort import Effort
 from paceline.planning.fixed import Fixed
 from paceline.planning.knowledge import LEARNING, PROBING, SELDOM, Knowledge
+from paceline.planning.levels import MEASURED
 from paceline.planning.seconds import TRUSTED
 from paceline.planning.timing import Timing
 from paceline.tree import EMPTY, ROOT, DraftTree, Floats, merge
@@ -167,6 +168,50 @@ def test_a_later_text_knows_what_a_draft_takes_and_begins_without_one() -> None:
         world.ride(made, 100)
         assert any(world.planned[:30]) is expected
         assert sum(world.planned) <= 4
+
+
+DOUBLED = {1: 1.0, 2: 2.05, 4: 2.8, 8: 3.5, 16: 4.7, 32: 8.0}
+"""Plain rounds that a forward takes by its rows, as llama.cpp's Q8_0 on a CPU."""
+
+
+def texts(source: Source, plain: float, probe: Mapping[int, float], true: Seconds, count: int) -> list[World]:
+    """Texts of 64 rounds, whose drafters have an effort in common and have known what a draft takes."""
+    effort = Effort()
+    for times in (effort.cheap, effort.plain):
+        for _ in range(MEASURED):
+            times[1].add(plain * (0.15 if times is effort.cheap else 1.0))
+    costs = Costs(probed=[Timing(rows=rows, seconds=plain * share) for rows, share in probe.items()])
+    reading = 0.05 * plain
+    made = [World(source, true, 0.15 * plain, seed=number, seconds_reading=reading) for number in range(count)]
+    return [world.ride(Adaptive(Sized(), costs, effort), 64) for world in made]
+
+
+def doubled(rows: int) -> float:
+    return 0.011 * float(np.interp(rows, [*DOUBLED], [*DOUBLED.values()]))
+
+
+def test_where_a_second_row_costs_a_token_texts_begin_without_drafts_and_one_of_some_tries() -> None:
+    worlds = texts(SOURCES["weak"], 0.011, DOUBLED, doubled, 12)
+    trying = [number for number, world in enumerate(worlds) if any(world.planned)]
+    assert 0 not in trying
+    assert 2 <= len(trying) <= 3
+    lost = sum(world.clock for world in worlds) / 0.011 - sum(world.emitted for world in worlds)
+    assert lost < 1.5 * (PROBING + LEARNING) * 64 * len(worlds)
+
+
+def test_a_probe_on_a_busy_machine_puts_drafts_off_for_some_texts_and_not_for_ever() -> None:
+    probe, true = {1: 1.0, 2: 2.2, 4: 3.4, 8: 5.0}, {1: 1.0, 8: 1.2}
+    worlds = texts(
+        SOURCES["good"], 0.011, probe, lambda rows: 0.011 * float(np.interp(rows, [*true], [*true.values()])), 8
+    )
+    assert not any(worlds[0].planned), "it is believed at first"
+    assert all(sum(world.planned) > 50 for world in worlds[5:]), "and held against what was seen"
+
+
+def test_drafts_that_pay_where_rows_are_expensive_go_on_in_later_texts() -> None:
+    worlds = texts(chain([0.95] * 16), 0.011, DOUBLED, doubled, 8)
+    assert not any(worlds[0].planned)
+    assert all(sum(world.planned) > 50 for world in worlds[3:])
 
 
 @pytest.mark.parametrize(("reading", "least", "most"), [(1e-6, 0.9, 1.0), (2e-3, 0.0, 0.1), (2e-4, 0.02, 0.3)])

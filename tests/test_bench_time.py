@@ -13,6 +13,7 @@ import torch
 from transformers.utils import logging
 
 import paceline
+from gguf_models import file_of, needs_llama, target_of
 from paceline.cli import main
 from paceline.context import Context, Ints
 from paceline.dictionary.index import Dictionary
@@ -254,6 +255,26 @@ def test_forwards_are_timed_along_every_path(pocket: Target) -> None:
     ]
     assert all(line.milliseconds["forward"] > 0 and line.figures["apart"] < 1e-4 for line in found)
     assert type(pocket.paths[0]).__name__ == "Fused", "the target goes on as before"
+
+
+@needs_llama
+def test_forwards_of_a_gguf_file_are_timed_beside_the_bytes_of_the_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(forwards, "bandwidth", lambda device: 1e9)
+    file = file_of("pocket", "Q8_0")
+    command = ["bench", "time", "forwards", "--model", str(file), "--rounds", "1", "--context", "8"]
+    assert main([*command, "--sequence", "1", "2", "--rows", "1", "4", "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    said = json.loads(last)
+    assert {(one["path"], one["sequences"], one["rows"]) for one in said["lines"]} == {
+        ("Q8_0", count, rows) for count in (1, 2) for rows in (1, 4)
+    }
+    assert all(one["milliseconds"]["forward"] > 0 for one in said["lines"])
+    row = target_of("Q8_0").row_bytes()
+    assert row
+    assert said["bytes_of_token"] == file.stat().st_size + 8 * row
+    assert any(line.startswith("Q8_0 ") and "(1.00x)" in line for line in lines)
 
 
 def test_forwards_of_a_random_model_are_told_beside_the_memorys_bandwidth(

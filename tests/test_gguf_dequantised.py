@@ -56,6 +56,7 @@ def test_a_file_in_floats_is_the_original(files: Path) -> None:
     target, tokenizer = open_model(files / "f32.gguf", device="cpu")
     original, _ = open_model("pocket", device="cpu")
     assert isinstance(target, HFTarget)
+    assert target.bundled == "pocket"
     assert (target.dtype, target.eos, target.context_length) == ("float32", original.eos, original.context_length)
     _, expected = bundled("pocket")
     assert open_vocabulary(files / "f32.gguf").fingerprint == expected.fingerprint

@@ -16,6 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 import paceline
 from gguf_models import bundled, file_of, gap, needs_llama, read
+from paceline.drafters.networks.fitting import state_width
+from paceline.drafters.networks.redrafter.fitting import head_for
 from paceline.errors import DefectError, InputError, MissingPackage, UnsupportedModel
 from paceline.targets.base import Want
 from paceline.targets.gguf import export, library
@@ -23,6 +25,7 @@ from paceline.targets.gguf.export import export_gguf
 from paceline.targets.gguf.kinds import MADE, WRITTEN
 from paceline.targets.gguf.open import open_gguf
 from paceline.targets.gguf.spelling import SPLITTING
+from paceline.targets.load import open_model
 from paceline.vocabulary import Vocabulary
 from paceline_lab.check.tiny import redraw
 from test_cli import say
@@ -139,6 +142,32 @@ def test_ballast_is_the_same_function(tmp_path: Path) -> None:
     assert gap(*found) < CLOSE
     with pytest.raises(UnsupportedModel, match=r"has the tensor lm_head.bias, which llama.cpp does not read"):
         export_gguf("pocket-draft+ballast:20M/10k", tmp_path / "no.gguf")
+
+
+@pytest.mark.parametrize("kind", ["f32", "q8_0"])
+def test_a_twin_takes_the_head_of_its_bundled_model(kind: str, tmp_path: Path) -> None:
+    """The file says of which model it was made, also behind llama.cpp's quantiser; the head is widened for it."""
+    name = "pocket+ballast:80M"
+    export_gguf(name, tmp_path / "twin.gguf", kind)
+    lm = paceline.load(tmp_path / "twin.gguf")
+    assert lm.target.bundled == name
+    assert state_width(lm.target) == 4 * state_width(open_model("pocket", device="cpu")[0])
+    given: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 40, "seed": 5}
+    plain = lm.generate("Once upon a time there was a small boat", method="plain", **given)
+    drafted = lm.generate("Once upon a time there was a small boat", method="redrafter", planner="fixed:8", **given)
+    assert len(drafted.rounds) < 0.8 * len(plain.rounds)
+    assert kind != "f32" or drafted.tokens == plain.tokens
+
+
+def test_the_origin_goes_through_llama_cpps_quantiser_and_a_file_of_another_model_has_none(tmp_path: Path) -> None:
+    export_gguf("pocket", tmp_path / "q4.gguf", "q4_k_m")
+    assert open_gguf(tmp_path / "q4.gguf", device="cpu")[0].bundled == "pocket"
+    folder = saved(tmp_path / "other", "llama")
+    export_gguf(str(folder), tmp_path / "other.gguf", "f32", tokenizer=False)
+    target = open_gguf(tmp_path / "other.gguf", device="cpu")[0]
+    assert target.bundled == ""
+    with pytest.raises(InputError, match=r"no head for .*other\.gguf comes with paceline"):
+        head_for("shipped", target)
 
 
 # --- tokenizers ---------------------------------------------------------------------------------------------

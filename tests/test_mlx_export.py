@@ -54,6 +54,17 @@ def test_a_bundled_model_is_the_same_there(pocket: paceline.LanguageModel, tmp_p
     assert found.target.eos == pocket.target.eos
 
 
+def test_a_twin_takes_the_head_of_its_bundled_model(tmp_path: Path) -> None:
+    twin = paceline.load("pocket+ballast:80M", dtype="float32")
+    export_mlx(twin.target, tmp_path / "out", bits=None)
+    found = paceline.load(f"mlx:{tmp_path / 'out'}", dtype="float32")
+    assert found.target.bundled == "pocket+ballast:80M"
+    plain = found.generate(PROMPT, **GREEDY)
+    drafted = found.generate(PROMPT, **GREEDY | {"method": "redrafter", "planner": "fixed:6"})
+    assert drafted.tokens == plain.tokens
+    assert len(drafted.rounds) < 0.8 * len(plain.rounds)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_few_bits_are_mlx_lms_own(bits: int, pocket: paceline.LanguageModel, tmp_path: Path) -> None:
     """The values are those that mlx-lm makes from the same weights, and mlx-lm writes our text."""

@@ -424,6 +424,22 @@ def test_labels_runs_and_goes_on_with_the_same_heads_only(run: Any, heads: Path)
         run("labels", *given[:1], f"truth={heads / '1'}", *given[2:])
 
 
+@pytest.mark.slow
+def test_a_model_of_mlx_lm_is_measured_with_the_heads_of_the_bundled_one(heads: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mlx_lm", reason="mlx-lm is not installed: pip install 'paceline[mlx]'")
+    stories = "--langs", "en", "--suite", "stories", "--width", "1"
+    given = {
+        "beams": (*stories, "--batch", "1"),
+        "labels": (*stories, "--heads", f"truth={heads / '0'}", f"greedy={heads / '1'}"),
+        "tasks": ("--data", str(data_folder(tmp_path / "data")), "--rivals", "medusa:paper"),
+    }
+    for name, words in given.items():
+        usual = "--model", "mlx:pocket", "--limit", "1", "--max-new-tokens", "4", "--out", tmp_path / name
+        found = shown("redrafter", name, *usual, *words)
+        assert found["claims"] or name == "beams", "of one width there is nothing to compare"
+        assert not any("could not be measured" in note or "otherwise than plain" in note for note in found["notes"])
+
+
 # --- the list of tables and figures
 
 

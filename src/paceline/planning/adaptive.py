@@ -1,9 +1,10 @@
 """The planner that weighs, in every round, the tokens that each node of a draft is expected to bring against its
 seconds.
 
-Five ideas, a file each: the chance that a node is accepted (`chances`), the cost of a round by its rows (`costs`), the
-choice of nodes under both (`choice`), how deep an expensive part goes (`levels`), and when to stop drafting for a while
-(`backoff`). `knowledge` joins them and learns from rounds, this file plans them.
+Six ideas, a file each: the chance that a node is accepted (`chances`), the cost of a round by its rows (`costs`), the
+choice of nodes under both (`choice`), how deep an expensive part goes (`levels`), when to stop drafting for a while
+(`backoff`), and whether a text begins with drafts (`beginning`). `knowledge` joins them and learns from rounds, this
+file plans them.
 
 If drafting has not been worth its own time for a while, the planner backs off: no draft for some rounds, then a few
 rounds with one; `PROBING` bounds the cost of these. From drafts that were not sent the planner learns, too: the text

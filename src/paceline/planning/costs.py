@@ -24,6 +24,8 @@ MEASURED = 30
 """The rounds that a size counts for if it was measured on purpose."""
 PROBED = 15
 """Rounds for a size that was timed in a few forwards before the first text: real rounds soon correct it."""
+CONFIRMED = math.log(1.25)
+"""How much quicker than a probe a first round of its size may be, as a logarithm, and still confirm it."""
 PACE = 0.25
 """The share of a round's surprise that counts as a change of the machine's pace."""
 UNTRIED = 0.01
@@ -86,6 +88,14 @@ class Costs:
         """The costs as they were at first; where nothing was known, a second a round and a little more for each row."""
         return Costs(self._timings or (Timing(rows=1, seconds=1.0), Timing(rows=64, seconds=1.0 + 64 * UNTRIED)))
 
+    def doubt(self) -> None:
+        """Believe a probe no more than a few rounds, until a round confirms it: drafts that are left out because of it
+        would never show that it was wrong."""
+        with self._lock:
+            self._kept.clear()
+            for curve in self._curves.values() if self._probed else ():
+                curve.set_unseen(TRUSTED)
+
     def seconds(self, most: int, *, sequences: int = 1, length: int = 0) -> Floats:
         """Seconds of a round of 0 .. ``most`` rows in all, of ``sequences`` texts that are about ``length`` long."""
         return self._read(most, key_of(sequences, length))[0][: most + 1]
@@ -125,6 +135,9 @@ class Costs:
                 self._pace += moved
                 weight -= moved
             self._now += 1
+            if self._probed and not curve.last[size] and timing.rows > timing.sequences and curve.rounds[size]:
+                confirmed = weight >= curve.weights[size] - CONFIRMED
+                curve.set_unseen(PROBED if confirmed else TRUSTED)
             curve.add(size, timing.rows, weight, self._now)
 
     def _believed(self, known: SizeClasses) -> Floats:

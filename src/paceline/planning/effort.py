@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from paceline.drafters.base import Drafter
-from paceline.planning.backoff import Steady
+from paceline.planning.backoff import LONGEST, NOTED, Steady
+from paceline.recent import RecentMean
 from paceline.targets.base import Target
 
 Times = defaultdict[int, Steady]
@@ -20,6 +21,28 @@ Times = defaultdict[int, Steady]
 
 def times() -> Times:
     return defaultdict(Steady)
+
+
+@dataclass(eq=False)
+class Start:
+    """Whether texts begin with drafts, after what earlier ones have found (`beginning`)."""
+
+    worth: RecentMean = field(default_factory=lambda: RecentMean(NOTED))
+    """Tokens that rounds with drafts were worth, beyond their time."""
+    left: int = 0
+    """For how many rounds texts still begin without drafts."""
+    length: int = 0
+    """For how many they did at first; 0 if drafts are not known to be too expensive."""
+
+    def passed(self, rounds: int) -> None:
+        """A text wrote rounds without drafts."""
+        self.left = max(0, self.left - rounds)
+
+    def judge(self, value: float, *, paid: bool) -> None:
+        """A round with drafts was worth ``value`` tokens; unless they ``paid``, the text goes on without them."""
+        self.worth.add(value)
+        if not paid and self.length and not self.left:
+            self.left = self.length = min(LONGEST, 2 * self.length)
 
 
 @dataclass(eq=False)
@@ -36,6 +59,8 @@ class Effort:
     """The part of drafting in rounds without it: the loop's own."""
     plain: Times = field(default_factory=times)
     """The rest of such a round."""
+    starts: defaultdict[int, Start] = field(default_factory=lambda: defaultdict(Start))
+    """How texts begin."""
 
 
 _KNOWN: WeakKeyDictionary[Target, dict[tuple[str, ...], Effort]] = WeakKeyDictionary()

@@ -20,6 +20,7 @@ from paceline.context import Context
 from paceline.drafters.base import Budget
 from paceline.planning.backoff import BEARABLE, LONGEST, RUN, BackOff, SharedRest, Steady
 from paceline.planning.base import Draft, Outcome, Why
+from paceline.planning.beginning import begun
 from paceline.planning.chances import Reliability, Trust
 from paceline.planning.choice import ChosenNodes, RoundCosts, Weighed, choose
 from paceline.planning.costs import Costs, key_of
@@ -38,8 +39,6 @@ SHORTEST = 1e-6
 """Seconds that drafting takes at least: an average of 0 would never rise."""
 DRAFTING = 0.05
 """The time of a draft in tokens, if no clock may decide."""
-HOPED = 0.5
-"""Tokens that a draft is expected to bring before the first one was made."""
 SAVED, OWED = 2.0, 10.0
 """Plain rounds that can at most be saved up for probe nodes, and that they can owe: the probe nodes of many sequences
 at once are row counts that were never tried, and may take far longer than predicted."""
@@ -141,24 +140,17 @@ class Knowledge:
         size = self.round.batch.bit_length()
         if size not in self.backoffs:
             smaller = [known for known in self.backoffs if known < size]
-            self.backoffs[size] = replace(self.backoffs[max(smaller)]) if smaller else self._begun(size)
+            self.backoffs[size] = replace(self.backoffs[max(smaller)]) if smaller else self._begun()
         return self.backoffs[size]
+
+    def _begun(self) -> BackOff:
+        return begun(self.effort, self.costs, self.round.batch, PROBING) if self.live else BackOff()
 
     @property
     def asleep(self) -> bool:
         """Whether nothing was drafted in the last round, and nothing will be in the next one."""
         backoff = self.backoffs.get(self.round.batch.bit_length())
         return backoff is not None and backoff.active
-
-    def _begun(self, size: int) -> BackOff:
-        """Begin with trying, unless a draft is known to take more time than it can be expected to bring."""
-        begun, effort, batch = BackOff(), self.effort, self.round.batch
-        drafting = effort.cheap[size] if effort.cheap[size].times else effort.levels[size]
-        if drafting.times >= MEASURED and (plain := effort.plain[size].seconds):
-            taken = batch * drafting.seconds / plain
-            if taken > batch * (HOPED + BEARABLE):
-                begun.judge(batch * HOPED - taken, PROBING * batch)
-        return begun
 
     @property
     def cheap_time(self) -> Steady:
@@ -207,6 +199,7 @@ class Knowledge:
     def _pass(self, rounds: int) -> None:
         """Rounds go by without drafts."""
         self.backoff.passed(rounds)
+        self.effort.starts[self.round.batch.bit_length()].passed(rounds)
         self.unseen += rounds
 
     def _until_shown(self) -> int:
@@ -390,6 +383,7 @@ def _judge(known: Knowledge, why: Why, drafting: float, spared: float) -> None:
         known.backoff.judge(value, patience, -surprise)  # of such a forward nothing but a probe was known
     else:
         known.backoff.judge(value + surprise, patience)
+    known.effort.starts[now.batch.bit_length()].judge(value, paid=not known.backoff.active)
 
 
 def gains_of(drafts: Weighed, sent: Bools, share: float, price: float) -> Floats:

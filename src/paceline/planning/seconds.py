@@ -60,6 +60,10 @@ class SizeClasses:
             weight = min(weight, known)
         self.put(size, before + share * (rows - before), weight, rounds, now)
 
+    def set_unseen(self, rounds: int) -> None:
+        """Let known sizes that no round of a text has had count as if they were seen so many times."""
+        self.rounds[(self.last == 0) & (self.rounds > 0)] = rounds
+
     def put(self, size: int, rows: float, weight: float, rounds: float, now: int = 0) -> None:
         """Set the record of a size."""
         self._table[:, size] = rows, weight, rounds, now

@@ -272,6 +272,8 @@ class Target(ABC):
     """A model whose text must not change."""
 
     name: str
+    bundled: str = ""
+    """The bundled model that its file says it was made of, if any."""
     vocab_size: int
     context_length: int | None
     eos: frozenset[int]

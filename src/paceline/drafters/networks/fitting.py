@@ -89,7 +89,7 @@ def fitted_head(
     (`widened`), and computes the same. Beside a compiled target its large linear layers are compiled, too, and the
     parts that are ``compiled`` as a whole.
     """
-    width, folder = state_width(target), folder_of(named, target.name, method)
+    width, folder = state_width(target), folder_of(named, target.bundled or target.name, method)
     # Not the target's own type: another library's states come in float32, whatever it computes in.
     kind = torch.float32 if target.exact else like_embeddings(target).dtype
     key = method, stamp(folder), str(kind), target.device, width, target.compiled
@@ -118,7 +118,7 @@ def fitted_head(
 
 def check_fit(facts: HeadFacts, target: Target, width: int, folder: Path) -> None:
     """`InputError` unless a head can read the target's states, of this width, and name its tokens."""
-    has_ballast = BALLAST_MARK in target.name
+    has_ballast = BALLAST_MARK in (target.bundled or target.name)
     if facts.width != width and not (has_ballast and width % facts.width == 0):
         raise InputError(
             f"the head in {folder} reads states of width {facts.width}, and those of {target.name} are {width} wide; "
@@ -140,7 +140,8 @@ def check_fit(facts: HeadFacts, target: Target, width: int, folder: Path) -> Non
 
 def layers_without_ballast(target: Target) -> int:
     """The number of a target's layers; of one with ballast those of the small model, whose heads it takes."""
-    return layers_in(read_ballast(target.name).source) if BALLAST_MARK in target.name else target.layers
+    name = target.bundled or target.name
+    return layers_in(read_ballast(name).source) if BALLAST_MARK in name else target.layers
 
 
 def states_before(layers: Sequence[int], target: Target) -> tuple[int, ...]:

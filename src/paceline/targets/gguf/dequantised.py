@@ -20,6 +20,7 @@ from paceline.errors import InputError, MissingPackage, UnsupportedModel
 from paceline.targets import hub
 from paceline.targets.device import asked
 from paceline.targets.gguf.file import ORIGINAL, GgufFile, damaged, opened
+from paceline.targets.gguf.kinds import BUNDLED
 from paceline.targets.gguf.restored import restored
 from paceline.targets.gguf.spelling import ENDS
 from paceline.targets.gguf.writing import FACTORS
@@ -29,6 +30,7 @@ from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.memory import host_memory, must_fit
 from paceline.targets.place import bits_of, named_dtype
+from paceline.targets.pocket.names import bundled_name
 
 PACKAGES = ("gguf", "accelerate")
 """Packages that transformers' reader needs."""
@@ -93,6 +95,7 @@ def open_dequantised(
     else:
         torch.nn.Module.to(loaded, where.for_floats(str(path), contents.values * kind.itemsize, kind))
         target = prepare(HFTarget(loaded, name=str(path)).pack())
+    target.bundled = bundled_name(contents.said(BUNDLED))
     stored = path.stat().st_size / contents.values
     said = f"read by transformers and computed in {target.dtype}, from {stored:.1f} bytes a weight ({why})"
     target.note = "; ".join(filter(None, (said, target.note)))

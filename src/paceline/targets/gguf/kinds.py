@@ -16,6 +16,8 @@ MADE = {
 }
 """Types that llama.cpp's quantiser makes without statistics of activations -> the block that divides a row."""
 TYPES = (*WRITTEN, *MADE)
+BUNDLED = "paceline.bundled"
+"""The key under which a file says of which bundled model it was made: heads for that draft for it."""
 
 
 def named_type(given: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from paceline.errors import UnsupportedModel
+from paceline.targets.gguf.kinds import BUNDLED
+from paceline.targets.pocket.names import bundled_name
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ def describe(writer: Any, name: str, config: Any) -> None:
     """Write the sizes of a model."""
     width = head_width(config)
     writer.add_name(name)
+    if bundled_name(name):
+        writer.add_string(BUNDLED, name)
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(context_length(config))
     writer.add_block_count(config.num_hidden_layers)

@@ -16,10 +16,12 @@ from paceline.targets.forked import note_use
 from paceline.targets.gguf.cells import FORWARD, Cells, Marks, RowsRead
 from paceline.targets.gguf.embedding import TokenEmbeddings
 from paceline.targets.gguf.file import GgufFile
+from paceline.targets.gguf.kinds import BUNDLED
 from paceline.targets.gguf.library import Owned, library
 from paceline.targets.gguf.rows import GgufRows
 from paceline.targets.hf.generation import ModelSettings
 from paceline.targets.memory import host_memory
+from paceline.targets.pocket.names import bundled_name
 from paceline.targets.scores import Scores, like
 
 FLOATS = {"ALL_F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -51,6 +53,7 @@ class GgufTarget(Target):
         self.vocab: Any = self.calls.llama_model_get_vocab(model)
         self.vocab_size = int(self.calls.llama_vocab_n_tokens(self.vocab))
         self.context_length = int(self.calls.llama_model_n_ctx_train(model)) or None
+        self.bundled = bundled_name(self.metadata(BUNDLED))
         self._dtype = self._type_of_weights()
         self.eos = self._ends()
         self.generation = ModelSettings(self.eos)
@@ -117,6 +120,11 @@ class GgufTarget(Target):
     def parameters(self) -> int:
         """Values in all weights."""
         return int(self.calls.llama_model_n_params(self.model))
+
+    @property
+    def stored(self) -> int:
+        """Bytes of its files."""
+        return self._file.bytes
 
     def open(self, capacity: int = 0) -> GgufRows:
         note_use()
@@ -200,6 +208,8 @@ class GgufTarget(Target):
 
 def _split(found: NDArray[np.float32], marks: Sequence[Marks]) -> list[NDArray[np.float32]]:
     """What was found for marked rows, request by request."""
+    if len(marks) == 1:
+        return [found]
     return np.split(found, np.cumsum([int(own.sum()) for own in marks])[:-1])
 
 

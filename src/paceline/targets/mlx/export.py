@@ -26,8 +26,9 @@ from paceline.targets.hf.plain_copy import plain_copy
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.mlx.configuration import mlx_words
 from paceline.targets.mlx.load import WEIGHTS, read_model
+from paceline.targets.mlx.names import BUNDLED
 from paceline.targets.pocket.bundle import TOKENIZER
-from paceline.targets.pocket.names import BALLAST_MARK, MODELS, POCKET_NAMES
+from paceline.targets.pocket.names import BALLAST_MARK, MODELS, POCKET_NAMES, bundled_name
 from paceline.targets.probing import PROBED_WINDOW, differ, some_tokens
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def _convert(target: HFTarget, source: Path, made: Path, expected: Row, bits: in
 
     config = json.loads((source / CONFIG).read_text(encoding="utf8"))
     config |= mlx_words(config) | {"dtype": narrow(model)}
+    if bundled := bundled_name(target.name):
+        config[BUNDLED] = bundled
     write_model(made, model, config, bits, target.name)
 
 

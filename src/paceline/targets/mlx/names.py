@@ -4,6 +4,8 @@ from __future__ import annotations
 
 MLX_MARK = "mlx:"
 """In front of a folder, of a bundled model's name, or of a name on a hub."""
+BUNDLED = "paceline_bundled"
+"""The entry of a configuration that says of which bundled model a folder was made: heads for that draft for it."""
 
 
 def is_mlx(name: object) -> bool:

@@ -27,7 +27,9 @@ from paceline.targets.memory import host_memory
 from paceline.targets.mlx.anatomy import LazyOutputs, ModelParts, wanted_states
 from paceline.targets.mlx.chained import ChainedRows
 from paceline.targets.mlx.forward import LayerCache, Packing, rotate_by_row
+from paceline.targets.mlx.names import BUNDLED
 from paceline.targets.mlx.rows import MLXRows
+from paceline.targets.pocket.names import bundled_name
 from paceline.targets.scores import Scores, like
 
 TIED_HEAD = "lm_head.weight"
@@ -41,7 +43,7 @@ class MLXTarget(Target):
 
     def __init__(self, model: nn.Module, config: dict[str, Any], *, name: str, settings: ModelSettings) -> None:
         note_use(pool=True)
-        self.name = name
+        self.name, self.bundled = name, bundled_name(config.get(BUNDLED))
         self.model = model
         text = config.get("text_config") or {}
         self.generation = settings

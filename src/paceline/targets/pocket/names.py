@@ -26,6 +26,11 @@ def is_bundled(name: str) -> bool:
     return False
 
 
+def bundled_name(said: object) -> str:
+    """The name of a bundled model, with its ballast, that a file says it was made of; empty where it says none."""
+    return said if isinstance(said, str) and said.partition(BALLAST_MARK)[0] in POCKET_NAMES else ""
+
+
 def close_name(name: str) -> str | None:
     """The bundled name that a misspelt one probably means."""
     return next(iter(difflib.get_close_matches(name, POCKET_NAMES, n=1, cutoff=0.8)), None)

@@ -12,7 +12,7 @@ import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from paceline.errors import InputError
 from paceline.targets.base import Request
 from paceline.targets.cache import CacheRows
 from paceline.targets.device import asked
+from paceline.targets.gguf.target import GgufTarget
 from paceline.targets.hf.lean import Lean
 from paceline.targets.hf.packed import PackedLinear
 from paceline.targets.hf.path import ForwardPath
@@ -44,6 +45,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"num_attention_heads": 4, "num_key_value_heads": 2},
 }
 """Of Llama 3: models of random weights by name, ``random:8b``. Text does not matter to the clock."""
+Timed = HFTarget | GgufTarget
 WARM = 2
 THEIRS = "transformers"
 
@@ -82,14 +84,18 @@ def random_target(shape: str, dtype: str, device: str | None) -> HFTarget:
 
 def bandwidth(device: str) -> float:
     """Bytes per second, read and written both counted, of a copy that no cache holds; the best of several."""
+    if device == "gpu":  # llama.cpp's name
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     source = torch.ones(1 << (28 if device.startswith("cuda") else 25), dtype=torch.float64, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / min(_seconds(lambda: target.copy_(source), device) for _ in range(8))
 
 
-def bytes_of_token(target: HFTarget, context: int, sequences: int = 1) -> int:
+def bytes_of_token(target: Timed, context: int, sequences: int = 1) -> int:
     """The bytes that plain decoding reads for a token of each sequence: the weights, one row of the embeddings, and the
-    cached rows of all."""
+    cached rows of all. Of a GGUF file all of it counts."""
+    if not isinstance(target, HFTarget):
+        return target.stored + (target.row_bytes() or 0) * context * sequences
     config: Any = target.model.config.get_text_config()
     weights = sum(weight.nbytes for weight in target.model.parameters())
     weights += sum(one.nbytes for one in target.model.modules() if isinstance(one, PackedLinear) and not one.tied)
@@ -103,7 +109,7 @@ def bytes_of_token(target: HFTarget, context: int, sequences: int = 1) -> int:
 
 
 def forwards(
-    target: HFTarget,
+    target: Timed,
     *,
     contexts: Sequence[int],
     sequences: Sequence[int],
@@ -117,7 +123,9 @@ def forwards(
     ``apart`` is the root of the mean square by which logits differ from those of the own path, in their deviations."""
     random = np.random.default_rng(1)
     with ExitStack() as leaving:
-        theirs: dict[str, _Other] = {THEIRS: _Library(target)} if 1 in sequences and 1 in rows else {}
+        theirs = dict[str, _Other]()
+        if isinstance(target, HFTarget) and 1 in sequences and 1 in rows:
+            theirs[THEIRS] = _Library(target)
         weights = PeerWeights(target)
         for spec in peers if 1 in sequences else ():
             reader = open_reader(spec, weights, max(contexts) + 2 * max(rows))
@@ -135,10 +143,12 @@ def forwards(
                     one.close()
 
 
-def paths_of(target: HFTarget) -> dict[str, list[ForwardPath]]:
+def paths_of(target: Timed) -> dict[str, list[ForwardPath]]:
     """The paths of a model: as transformers computes it, the same without its layers, that compiled, and that recorded,
     also by torch's operations alone.
-    An exact model has one path only."""
+    An exact model has one path only, and so has one of llama.cpp."""
+    if not isinstance(target, HFTarget):
+        return {target.dtype: []}
     if target.exact:
         return {target.dtype: target.paths}
     found: dict[str, list[ForwardPath]] = {"own": [target.own]}
@@ -167,7 +177,7 @@ class TimedForward(TimedAct):
 
 
 def _timed(
-    target: HFTarget,
+    target: Timed,
     requests: list[Request],
     context: int,
     repeats: int,
@@ -175,9 +185,8 @@ def _timed(
     progress: Progress,
 ) -> Iterator[TimedLine]:
     def along(path: list[ForwardPath]) -> torch.Tensor:
-        with target.using(*path):
-            logits: torch.Tensor = target.score(requests)[-1].logits
-            return logits
+        with target.using(*path) if isinstance(target, HFTarget) else nullcontext():
+            return torch.as_tensor(target.score(requests)[-1].logits)
 
     paths = paths_of(target)
     others = {name: other.read(requests[0]) for name, other in theirs.items()}

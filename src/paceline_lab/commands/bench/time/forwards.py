@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     say(f"\nThe logits of the paths lie at most {ours:.1e} deviations apart")
     for path in (path for path in options.peers if path in paths):
         say(f"The logits of {path} lie at most {apart[path]:.1e} deviations from them")
-    refused = None if target.fixed is None else target.fixed.refused
+    refused = getattr(getattr(target, "fixed", None), "refused", None)
     if refused is not None:
         say(f"Fixed shapes were NOT used: {refused}")
     least = {shape: 1000 * read / speed for shape, read in sizes.items()}
@@ -92,13 +92,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _target(options: argparse.Namespace) -> Any:
-    """A transformers model, loaded or made."""
-    from paceline.targets.hf.target import HFTarget
-    from paceline_lab.bench.times.forwards import RANDOM, random_target
+    """A model of transformers, loaded or made, or one of llama.cpp."""
+    from paceline_lab.bench.times.forwards import RANDOM, Timed, random_target
 
     if options.model.startswith(RANDOM):
         return random_target(options.model.removeprefix(RANDOM), options.dtype or "bfloat16", options.device)
     target = load_model(options).target
-    if not isinstance(target, HFTarget):
-        raise InputError(f"{target.name} is no model of transformers, whose forwards are timed here")
+    if not isinstance(target, Timed):
+        raise InputError(f"{target.name} is no model of transformers or llama.cpp, whose forwards are timed here")
     return target
