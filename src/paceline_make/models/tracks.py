@@ -51,8 +51,7 @@ class TracksShape:
         heads = max(least, self.width // HEAD // least * least)
         if self.width % heads or (self.width // heads) % 2:
             raise InputError(
-                f"--width {self.width} is not shared by {heads} heads of an even width, two for each of "
-                f"{shared} tracks"
+                f"--width {self.width} is not shared by {heads} heads of an even width, two for each of {shared} tracks"
             )
         units = self.units or -(-8 * self.width // (3 * 8 * shared)) * 8 * shared
         end = sorted(target.eos)
