@@ -291,6 +291,12 @@ _ALONE = _Scratch()._references()
 """References to memory without views."""
 
 
+def common_length(one: Ints, other: Ints) -> int:
+    """How many leading tokens two texts have in common."""
+    differ = np.flatnonzero(one[: len(other)] != other[: len(one)])
+    return int(differ[0]) if len(differ) else min(len(one), len(other))
+
+
 def enlarged(tokens: Ints, length: int) -> Ints:
     """The tokens in memory for ``length`` of them, or for twice as many as before: a text that grows by its last token
     copies each token only a few times."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.context import enlarged
+from paceline.context import common_length, enlarged
 from paceline.errors import InputError
 from paceline.law.scores import Array
 from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
@@ -60,12 +60,6 @@ NOTHING = Want()
 
 SPARE_ROWS = 64
 """Capacity beyond the text, so that the rows of a draft fit behind it."""
-
-
-def common_length(one: Ints, other: Ints) -> int:
-    """How many leading tokens two texts have in common."""
-    differ = np.flatnonzero(one[: len(other)] != other[: len(one)])
-    return int(differ[0]) if len(differ) else min(len(one), len(other))
 
 
 class Rows(ABC):

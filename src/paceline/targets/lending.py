@@ -17,7 +17,8 @@ from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from paceline.targets.base import Rows, common_length
+from paceline.context import common_length
+from paceline.targets.base import Rows
 from paceline.tree import Ints
 
 Thing = TypeVar("Thing")

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline.context import common_length
 from paceline.errors import InputError
 from paceline.law.scores import Array, Row
-from paceline.targets.base import Done, Pending, Request, Rows, Target, common_length
+from paceline.targets.base import Done, Pending, Request, Rows, Target
 from paceline.targets.gguf.file import named_file
 from paceline.targets.mlx.names import is_mlx
 from paceline.targets.reading import Floats, Top
