@@ -4,6 +4,8 @@
     python -m papers.mirror objectives --model M --draft D1 D2 --draft-device cuda:1 --gamma 2 4 8 16 --limit 80
     python -m papers.mirror batch --model M --draft D --draft-device cuda:1 --batch 1 8 16 32 64 --limit 64
     python -m papers.mirror fallback --model M --draft D --exit 0.25 0.5 0.75 --kappa 1 2 4 8 --tasks mt_bench qa
+    python -m papers.mirror round --svg FILE
+    python -m papers.mirror places
     python -m papers.mirror law --waiting 150 --draft pocket-draft+ballast:30M --branches 16 --temperature 0
 
 Races go on where they were interrupted. By default an item runs `pocket+ballast:300M` on very few prompts: the
@@ -17,6 +19,8 @@ from papers.mirror.drafts import GAMMA, MODEL, SIZES_OF_DRAFTS, options
 from papers.mirror.fallback import EXITS, KAPPAS, fallback
 from papers.mirror.law import law
 from papers.mirror.objectives import GAMMAS, objectives
+from papers.mirror.places import places
+from papers.mirror.round import one_round
 from papers.mirror.tasks import RIVALS, TEMPERATURES, tasks
 
 FORESEEN = {"model": "pocket", "draft": "pocket-draft", "dtype": "float32", "exit": EXITS, "suite": CHAT, "limit": 4}
@@ -38,6 +42,30 @@ ITEMS = (
             **FORESEEN | HOT,
             kappa=count("K", "numbers of proxies", KAPPAS),
             gamma=GAMMA,
+        ),
+    ),
+    Item(
+        "round",
+        one_round,
+        asked(
+            model="pocket",
+            draft="pocket-draft",
+            gamma=3,
+            kappa=count("K", "proxies behind each token of the draft", 1),
+            exit=0.5,
+            text=Option("TEXT", "the beginning of the text", default="The old house stood at the end of"),
+            max_new_tokens=64,
+            seed=1,
+            **HOT,
+        ),
+    ),
+    Item(
+        "places",
+        places,
+        asked(
+            gamma=7,
+            anew=Option("SHARE", "rounds whose draft is begun only when the target has decided", float, 0.25, least=0),
+            exit=0.5,
         ),
     ),
     Item(
