@@ -1,4 +1,4 @@
-"""Figures: curves and dots in panels beside one another, as SVG."""
+"""Figures: curves and dots in panels beside one another, and diagrams of boxes, as SVG."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 INKED, INK = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#777777"
 """Of words and axes: readable on light and dark."""
@@ -45,6 +45,30 @@ class Panel:
     """The labels at 0, 1, 2 and so on across, instead of numbers."""
 
 
+@dataclass(frozen=True)
+class Box:
+    """A word in a box of a diagram, in the middle of a place that is one unit wide and high."""
+
+    x: float
+    y: float
+    word: str
+    number: int = 0
+    """Its colour."""
+    framed: bool = True
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """A picture of boxes, wider than a panel, with arrows between places: (x, y, x, y, colour)."""
+
+    title: str
+    boxes: Sequence[Box]
+    arrows: Sequence[tuple[float, float, float, float, int]] = ()
+
+
+Picture: TypeAlias = Panel | Diagram
+
+
 def curves(
     lines: Mapping[str, Line], places: Mapping[Any, Place], height: Callable[[Place, Line], float], first: int = 1
 ) -> list[Curve]:
@@ -57,7 +81,7 @@ def curves(
     return found
 
 
-def draw(file: Path, panels: Sequence[Panel]) -> None:
+def draw(file: Path, panels: Sequence[Picture]) -> None:
     """Panels beside one another as SVG, readable on light and dark."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -67,13 +91,30 @@ def draw(file: Path, panels: Sequence[Panel]) -> None:
     style: dict[Any, Any] = dict.fromkeys(INKED, INK) | {"svg.hashsalt": file.name}
     style |= {"axes.spines.top": False, "axes.spines.right": False}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(4.6 * columns, 3.4 * rows), layout="constrained")
+        wide = 2.2 if any(isinstance(panel, Diagram) for panel in panels) else 1.0
+        figure = Figure(figsize=(4.6 * columns * wide, 3.4 * rows * wide**0.5), layout="constrained")
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, panel in zip(places, panels, strict=False):
-            _draw(axes, panel)
+            if isinstance(panel, Diagram):
+                _draw_boxes(axes, panel)
+            else:
+                _draw(axes, panel)
         for empty in places[len(panels) :]:
             empty.set_axis_off()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+
+
+def _draw_boxes(axes: Any, diagram: Diagram) -> None:
+    for x, y, to_x, to_y, number in diagram.arrows:
+        how = {"arrowstyle": "->", "color": COLORS[number % len(COLORS)], "shrinkA": 14, "shrinkB": 14}
+        axes.annotate("", (to_x, to_y), (x, y), arrowprops=how)
+    for box in diagram.boxes:
+        color = COLORS[box.number % len(COLORS)]
+        frame = {"boxstyle": "round,pad=0.35", "facecolor": "none", "edgecolor": color} if box.framed else None
+        axes.text(box.x, box.y, box.word, ha="center", va="center", color=color, fontsize="small", bbox=frame)
+    across, up = [box.x for box in diagram.boxes], [box.y for box in diagram.boxes]
+    axes.set(title=diagram.title, xlim=(min(across) - 0.7, max(across) + 0.7), ylim=(min(up) - 0.6, max(up) + 0.6))
+    axes.set_axis_off()
 
 
 def _draw(axes: Any, panel: Panel) -> None:

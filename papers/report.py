@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline_lab import Estimate
-from papers.charts import Panel, draw
+from papers.charts import Picture, draw
 
 LEVEL = 0.05
 """Ratios this near to 1 count as level, where a paper says that nothing changes."""
@@ -80,7 +80,7 @@ class Report:
     tables: Sequence[Table] = ()
     claims: Sequence[Claim] = ()
     notes: Sequence[str] = ()
-    panels: Sequence[Panel] = ()
+    panels: Sequence[Picture] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
 
     @property

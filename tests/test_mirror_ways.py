@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from paceline.context import Context, Ending
 from paceline.drafters import Ask, Budget, Drafter, make_drafter
 from paceline.drafters.base import Awaited, InFlight, Overlaps
 from paceline.drafters.compose import Fallback, Union
-from paceline.drafters.networks.assistant import Assistant
+from paceline.drafters.networks.assistant import Assistant, DraftModel
 from paceline.drafters.networks.mirror.drafter import Mirror
 from paceline.drafters.networks.mirror.flight import WindowInFlight
 from paceline.drafters.networks.mirror.messages import Ahead, Window
 from paceline.drafters.networks.mirror.proxies import outcomes
 from paceline.drafters.networks.mirror.rollout import Rollout
-from paceline.drafters.networks.mirror.twin import TwinMirror
+from paceline.drafters.networks.mirror.twin import TwinMirror, TwinSource
 from paceline.drafters.suffix import Suffix
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
@@ -65,7 +66,7 @@ def shape_of(found: Any) -> list[tuple[int, int]]:
 def test_the_twin_drafts_what_the_same_model_drafts_in_turns(lm: LanguageModel) -> None:
     """However much of a window was there before the target had decided, and whatever was drafted ahead."""
     turns = written(lm, make_drafter("assistant:length=7", "pocket-draft"))
-    for forwards in (0, 3, 20):
+    for forwards in (0, 3):
         twin = written(lm, TwinMirror(model="pocket-draft", branches="full", forwards=forwards))
         assert twin.tokens == turns.tokens
         assert shape_of(twin) == shape_of(turns)
@@ -417,24 +418,79 @@ def test_measurements_of_other_versions_are_not_used(own_facts: None, monkeypatc
 # --- mirror by default ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("own_facts")
-def test_mirror_tries_both_ways_and_writes_the_same_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the slow twin in the place of the process, so that its speed is known: it is the slower way."""
-    begun = list[str]()
+@pytest.fixture
+def begun(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[TwinSource]:
+    """The slow twins that stand in the place of processes."""
+    found = list[TwinSource]()
 
-    def started(self: Mirror, place: Any) -> Any:
-        begun.append(place.model)
-        twin = TwinMirror(model="pocket-draft", forwards=2)
-        twin._beside = lm.target
-        return twin._started(place)
+    def started(self: Mirror, place: Any) -> TwinSource:
+        found.append(TwinSource(DraftModel.load(place.model, lm.target), 2))
+        return found[-1]
 
     monkeypatch.setattr(Mirror, "_started", started)
+    return found
+
+
+class Overlapped(Fixed):
+    """Asks for overlapped drafts in all rounds but every fourth."""
+
+    rounds = 0
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        self.rounds += 1
+        return [replace(budget, overlapped=self.rounds % 4 > 0) for budget in super().plan(rooms)]
+
+
+@pytest.mark.parametrize("spec", ["mirror", "mirror+suffix", "mirror,suffix"])
+def test_a_text_may_change_between_both_ways(spec: str, lm: LanguageModel, begun: list[TwinSource]) -> None:
+    """Alone and in a batch, where others come later: each has the drafts that it has in turns."""
+    drafter = make_drafter(spec, "pocket-draft")
+    drafter.fit(lm.target, lm.vocabulary)
+    drafter.prepare_overlap()
+    found = written(lm, drafter, planner=Overlapped(7))
+    turns = written(lm, drafter, planner=Fixed(7))
+    assert found.tokens == turns.tokens == written(lm, "plain").tokens
+    overlapped = [each.counts["rounds_overlapped"] for each in found.rounds if not each.prefill]
+    assert 0 < sum(overlapped) < len(overlapped)
+    assert overlapped[:9] == [1, 1, 1, 0, 1, 1, 1, 0, 1]
+    if spec == "mirror":
+        assert shape_of(found) == shape_of(turns)
+    assert not turns.totals.counts["rounds_overlapped"]
+    prompts = [PROMPT, "Once upon a time"]
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 2, "max_new_tokens": 16}
+    plain = lm.generate_batch(prompts, method="plain", **how)
+    batch = lm.generate_batch(prompts, method=drafter, planner=Overlapped(7), **how)
+    assert [one.tokens for (one,) in batch] == [one.tokens for (one,) in plain]
+    assert sum(one.totals.counts["rounds_overlapped"] for (one,) in batch) > 3
+    assert len(begun) == 1
+
+
+def test_a_text_whose_process_is_lost_goes_on_in_turns(lm: LanguageModel, begun: list[TwinSource]) -> None:
+    drafter = make_drafter("mirror", "pocket-draft")
+    drafter.fit(lm.target, lm.vocabulary)
+    drafter.prepare_overlap()
+    text = lm.write(PROMPT, method=drafter, planner=Overlapped(7), max_new_tokens=48, temperature=0.8, seed=5)
+    pieces = text.pieces()
+    first = [next(pieces) for _ in range(16)]
+    begun[0].lost = "it is gone"
+    with pytest.warns(DrafterWarning, match=r"was lost \(it is gone\); drafts are made in turns"):
+        rest = list(pieces)
+    assert [each.token for each in first + rest] == written(lm, "plain", 48).tokens
+    rounds = text.result().rounds
+    assert rounds[1].counts["rounds_overlapped"]
+    assert not rounds[-3].counts["rounds_overlapped"]
+    assert rounds[-3].drafted == 7
+
+
+@pytest.mark.usefixtures("own_facts")
+def test_mirror_tries_both_ways_and_writes_the_same_text(lm: LanguageModel, begun: list[TwinSource]) -> None:
+    """With the slow twin in the place of the process, so that its speed is known: it is the slower way."""
     drafter = make_drafter("mirror", "pocket-draft")
     slow = LanguageModel(Waiting(lm.target, 0.004), lm.vocabulary)
     first = written(slow, drafter, 100)
     assert first.tokens == written(lm, "plain", 100).tokens
     overlapped = [each.counts["rounds_overlapped"] for each in first.rounds]
-    assert begun == ["pocket-draft"]
+    assert len(begun) == 1
     assert FEW < sum(overlapped) < len(overlapped) / 2
     assert not any(overlapped[: BLOCK + 1]), "in turns first, behind the prompt"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from paceline_lab.bench.early_exit import UNFORESEEN, foreseen
 from paceline_lab.bench.waiting import Waiting
 from paceline_lab.machine import overlap_advice
 from paceline_lab.machine.overlap import OverlapTrial, RoundParts
-from paper_items import shown
+from paper_items import asked, shown
+from papers.mirror.places import SITES
+from papers.mirror.round import ACCEPTED
 
 PARTS = RoundParts(lower=10, exit=1, upper=10, end=1, first=2, level=2, single=1)
 
@@ -147,3 +150,46 @@ def test_the_item_of_the_law_shows_its_tables(capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr().out
     assert "pocket on a device that is made up (20 ms a forward)" in said
     assert "the gain is the law's" in said
+
+
+def test_what_a_round_is_spent_on_adds_up() -> None:
+    one = parts(upper=9, judged=0.25, target_slows=1.5)
+    spent = one.spent(7, anew=0.25)
+    assert sum(spent.values()) == pytest.approx(one.step(7, anew=0.25))
+    assert spent["target slowed"] == 4.5
+    assert spent["exchange"] == 0.75
+    waiting, behind = one.left(7)
+    assert (spent["waiting for a forward"], spent["finishing"]) == (waiting, 0.75 * behind)
+    assert spent["drafts anew"] == 0.25 * 7
+    assert one.turns(7) == 10 + 9 + 7 + 0.25
+
+
+def test_places_are_computed_from_what_is_stated_of_them() -> None:
+    """The first is measured: the law is near what was seen there, 0.70."""
+    given = asked("mirror", "places")
+    cores, one_core, eight_cores, stream, gpus, *_ = SITES
+    assert cores.gain(given) == pytest.approx(0.70, abs=0.05)
+    assert one_core.gain(given) < 1 < stream.gain(given) < gpus.gain(given) < eight_cores.gain(given)
+    most = asked("mirror", "places", "--anew", 1)
+    assert all(site.gain(most) <= site.gain(given) for site in SITES)
+    assert one_core.gain(asked("mirror", "places", "--gamma", 2)) > one_core.gain(given), "fewer rows fit better"
+
+
+@pytest.mark.parametrize("kappa", [1, 2])
+def test_a_round_is_drawn_as_it_happened(kappa: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "round.svg"
+    given = asked("mirror", "round", "--kappa", kappa, "--max-new-tokens", 40, "--svg", file)
+    report = given.made.make(given)
+    report.show(given)
+    assert "a corrected prefix on a path is reused: in the paper always; here in" in capsys.readouterr().out
+    assert report.claims[0].agrees
+    ((head, rows),) = report.tables
+    assert len(rows) == 4 * kappa, "as many proxies for each place where the walk may stop"
+    (reused,) = (row for row in rows if row[-1])
+    (diagram,) = report.panels
+    accepted = [box.word for box in diagram.boxes if box.number == ACCEPTED and box.y == -1]
+    window = [box.word for box in diagram.boxes if box.number == ACCEPTED and box.y < -1]
+    assert " ".join(accepted) == reused[0], "green are the accepted tokens,"
+    assert " ".join(window) == f"{reused[1]} {reused[2]}", "and the branch that is used again"
+    assert file.read_text().startswith("<?xml")
+    assert head[0] == "the target accepts"

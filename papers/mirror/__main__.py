@@ -7,6 +7,8 @@
     python -m papers.mirror variants --model M --draft D --head FOLDER --draft-device cuda:1 --limit 80
     python -m papers.mirror streams --model M --draft D --head FOLDER --gamma 4 7 --limit 20
     torchrun --nproc-per-node 2 -m papers.mirror segments --tracks FOLDER --plain FOLDER
+    python -m papers.mirror round --svg FILE
+    python -m papers.mirror places
     python -m papers.mirror law --waiting 150 --draft pocket-draft+ballast:30M --branches 16 --temperature 0
 
 Races go on where they were interrupted. By default an item runs `pocket+ballast:300M` on very few prompts: the
@@ -20,6 +22,8 @@ from papers.mirror.drafts import DRAFT, GAMMA, MODEL, SIZES_OF_DRAFTS, options
 from papers.mirror.fallback import EXITS, KAPPAS, fallback
 from papers.mirror.law import law
 from papers.mirror.objectives import GAMMAS, objectives
+from papers.mirror.places import places
+from papers.mirror.round import one_round
 from papers.mirror.segments import segments
 from papers.mirror.streams import GAMMAS as WINDOWS
 from papers.mirror.streams import STREAMS, streams
@@ -72,6 +76,30 @@ ITEMS = (
             max_new_tokens=256,
             tracks=Option("FOLDER", "a draft model in tracks", required=True),
             plain=Option("FOLDER", "one of the same size with one track", required=True),
+        ),
+    ),
+    Item(
+        "round",
+        one_round,
+        asked(
+            model="pocket",
+            draft="pocket-draft",
+            gamma=3,
+            kappa=count("K", "proxies behind each token of the draft", 1),
+            exit=0.5,
+            text=Option("TEXT", "the beginning of the text", default="The old house stood at the end of"),
+            max_new_tokens=64,
+            seed=1,
+            **HOT,
+        ),
+    ),
+    Item(
+        "places",
+        places,
+        asked(
+            gamma=7,
+            anew=Option("SHARE", "rounds whose draft is begun only when the target has decided", float, 0.25, least=0),
+            exit=0.5,
         ),
     ),
     Item(

@@ -53,12 +53,22 @@ class BranchedRound:
     @property
     def reused(self) -> Branch | None:
         """The branch whose window is the next draft, or holds it."""
-        text = (*self.draft[: self.accepted], self.correction)
         for each in self.branches if not self.anew else ():
-            path = (*self.draft[: each.stop + 1], each.proxy, *each.window[: self.inside])
-            if path == text:
+            if self._path(each, self.inside) == self._text:
                 return each
         return None
+
+    @property
+    def on_a_path(self) -> bool:
+        """Whether the accepted tokens and the correction are a path in the tree of all branches that goes on."""
+        return any(self._path(each, k) == self._text for each in self.branches for k in range(len(each.window)))
+
+    @property
+    def _text(self) -> tuple[int, ...]:
+        return (*self.draft[: self.accepted], self.correction)
+
+    def _path(self, branch: Branch, inside: int) -> tuple[int, ...]:
+        return (*self.draft[: branch.stop + 1], branch.proxy, *branch.window[:inside])
 
 
 class WatchedMirror(TwinMirror):
