@@ -14,66 +14,51 @@ from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.adapters import AT_ONCE
 from paceline.targets.hf.fused.drafting import DraftJob
-from paceline.targets.hf.fused.placed import FLOATS_OF_LINE, PlacedWeights, Workspace
+from paceline.targets.hf.fused.placed import PlacedWeights, Workspace
 from paceline.targets.hf.fused.streams import streamed
-from paceline.targets.hf.fused.tiles import LEAST_FLOATS, OUTPUTS
-from paceline.targets.hf.fused.weights import of_floats
 from paceline.targets.streams import MAPS, StreamAdapter
 
-RANK_STEP = max(AT_ONCE, OUTPUTS)
+LARGEST_INT8 = 127
+LEAST_STEP = 1e-12
+"""Rows of zeros have a step, too."""
 
 
 class PlacedStreams:
     """An adapter's weights by address, beside the model that it is for."""
 
-    def __init__(self, adapter: StreamAdapter, rank: int, layers: int) -> None:
+    def __init__(self, adapter: StreamAdapter, layers: int) -> None:
         self.first = layers - adapter.depth
         """The layer where rows of streams begin."""
         self.embedding = _floats(adapter.embedding)
-        self.rank = rank
+        self.rank = -(-adapter.rank // AT_ONCE) * AT_ONCE
         self.table = np.zeros((adapter.depth, at.MAPS, at.ADAPTER), np.int64)
-        self._held = list[Any]()
+        self._held = list[NDArray[Any]]()
         for lines, layer in zip(self.table, adapter.layers, strict=True):
             for line, name in zip(lines, MAPS, strict=True):
                 narrow, wide = map(_floats, layer[name])
-                short = ((0, rank - len(narrow)), (0, 0))
-                narrow, wide = np.pad(narrow, short), np.ascontiguousarray(np.pad(wide.T, short))
-                weights = of_floats(torch.from_numpy(narrow))
-                assert weights is not None, "its inputs fill vectors"
-                line[: at.LINEAR], line[at.WIDENED] = weights.at(0, 0), wide.ctypes.data
-                self._held += [weights, wide]
+                (down, steps), (up, more) = self._rounded(narrow), self._rounded(wide.T)
+                parts = down, (steps * more).astype(np.float32), up
+                line[:] = [part.ctypes.data for part in parts]
+                self._held += parts
+
+    def _rounded(self, rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+        """Rows as integers, each with its step; as many as the rank has, the last ones zeros."""
+        rows = np.pad(rows, ((0, self.rank - len(rows)), (0, 0)))
+        steps = np.maximum(np.abs(rows).max(axis=1), LEAST_STEP) / LARGEST_INT8
+        return np.rint(rows / steps[:, None]).astype(np.int8, order="C"), steps
 
     @classmethod
     def of(cls, adapter: StreamAdapter, weights: PlacedWeights) -> Self | None:
-        """None where the adapter is for layers of other sizes, or vectors do not fill its matrices."""
-        heads, shared, width, inner = (
-            weights.heads * weights.size,
-            weights.shared * weights.size,
-            weights.width,
-            weights.inner,
-        )
-        sizes = dict(
-            zip(
-                MAPS,
-                [
-                    (width, heads),
-                    (width, shared),
-                    (width, shared),
-                    (heads, width),
-                    *[(width, inner)] * 2,
-                    (inner, width),
-                ],
-                strict=True,
-            )
-        )
-        fits = adapter.depth <= len(weights.layers) and adapter.embedding.shape[1] == width
-        for layer in adapter.layers if fits else ():
-            for name, (inputs, outputs) in sizes.items():
+        """None where the adapter is for layers of other sizes."""
+        heads, shared = weights.heads * weights.size, weights.shared * weights.size
+        outputs = heads, shared, shared, weights.width, weights.inner, weights.inner, weights.width
+        inputs = *[weights.width] * 3, heads, *[weights.width] * 2, weights.inner
+        fits = adapter.depth <= len(weights.layers) and adapter.embedding.shape[1] == weights.width
+        for layer in adapter.layers:
+            for name, reads, makes in zip(MAPS, inputs, outputs, strict=True):
                 narrow, wide = layer[name]
-                fits = fits and narrow.shape == (adapter.rank, inputs) and wide.shape == (outputs, adapter.rank)
-        if not fits or any(size % LEAST_FLOATS for size in (heads, width, inner)):
-            return None
-        return cls(adapter, -(-adapter.rank // RANK_STEP) * RANK_STEP, len(weights.layers))
+                fits = fits and (*narrow.shape, *wide.shape) == (adapter.rank, reads, makes, adapter.rank)
+        return cls(adapter, len(weights.layers)) if fits else None
 
 
 def _floats(array: Array) -> NDArray[np.float32]:
@@ -108,7 +93,6 @@ class StreamJob(DraftJob):
         nodes = np.zeros((texts, 1 + most, at.NODE), np.int64)
         nodes[:, 0, at.NODE_TOKEN], nodes[:, 0, at.NODE_ABOVE] = [unread[-1] for unread in self._unread], -1
         nodes.view(np.float64)[:, 0, at.NODE_CHANCE] = 1.0
-        apart = -(-(texts * behind + texts) * streams.rank // FLOATS_OF_LINE) * FLOATS_OF_LINE
         self._logits = torch.empty((texts * (1 + behind), weights.vocabulary), dtype=torch.float32, device="cpu")
         self._arrays = {
             at.ROWS: np.zeros((rows, at.ROW), np.int64),
@@ -119,13 +103,12 @@ class StreamJob(DraftJob):
             at.NODES: nodes,
             at.ORIGINS: np.zeros((max(1, texts * behind), at.ORIGIN), np.int64),
             at.CANDIDATES: np.zeros((self._threads, 2, max(1, ahead), max(1, most)), np.int64),
-            at.THIN: np.zeros((self._threads, apart), np.float32),
+            at.THIN: np.zeros((self._threads, streams.rank), np.float32),
             at.ADAPTERS: streams.table,
             at.STREAM_EMBEDDING: streams.embedding,
         }
         self._job = self._placed(streamed(), self._logits, self._arrays)
-        self._job[at.THIN_SIZE], self._job[at.RANK] = 4 * apart, streams.rank
-        self._job[at.STREAMED_FROM] = streams.first
+        self._job[at.RANK], self._job[at.STREAMED_FROM] = streams.rank, streams.first
         self._job[at.MOST_GUESSES], self._job[at.MOST_STREAMS] = most, ahead
         space.into(self._job, rows, self._length)
 

@@ -18,11 +18,11 @@ A call with hundreds of arrays would take longer than the forward of a small mod
     STEP, CHAIN_MEETING, CHAINS, DEPTH, RACES, NEXT_ROWS, NEXT_CHOICE,                  # of drafts, token by token
     EMBEDDING, NARROW_EMBEDDING, DRAWN, DRAFTED, CHANCES,
     LEVELS, BEAMS, TOKENS, ABOVE, PATHS, BEST, BEST_CHANCES, KNOWN,                     # of drafts, beam by beam
-    ADAPTERS, RANK, THIN, THIN_SIZE, STREAM_ROWS, STREAMED_FROM,                        # adapters of streams' rows
+    ADAPTERS, RANK, THIN, STREAM_ROWS, STREAMED_FROM,                                   # adapters of streams' rows
     STREAM_EMBEDDING, MOST_STREAMS, MOST_GUESSES, GUESSED, NODES, CANDIDATES,           # of drafts that streams guess
     MAIN_ROWS, PLANNED, ORIGINS,
     JOB,
-) = range(87)
+) = range(86)
 
 # How a text's tokens are chosen, as `Warps` has it; the temperature, the mass and the least weight are doubles. Its
 # draft has a largest number of tokens, and fewer where it meets an end; a number of forwards read it.
@@ -62,9 +62,9 @@ FLOATS, SHORTS, BYTES, GROUPED = range(4)
 # have multipliers of groups.
 PRODUCT, WEIGHT, SCALES, BIAS, GROUPS, LINEAR = range(6)
 
-# An adapter of a linear layer: the linear layer that makes few values of many, and the matrix that makes many of these,
-# with the outputs of each value in a row.
-WIDENED, ADAPTER = LINEAR, LINEAR + 1
+# An adapter's addresses: of the integers that make its values of a row, of the factors of these, and of the integers
+# that make outputs of them, those of a value in a row.
+NARROWING, FACTORS, WIDENING, ADAPTER = range(4)
 
 # A layer's addresses: of norms, and where its linear layers stand; and its window (0 for none).
 (

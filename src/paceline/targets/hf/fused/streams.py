@@ -19,10 +19,10 @@ from paceline.targets.hf.fused.chains import embedded, is_end, next_token, raced
 from paceline.targets.hf.fused.forward import MINE, meet
 from paceline.targets.hf.fused.vector import call, doubles_at, floats_at, longs_at, shorts_at
 
-LEAST_GUESS = 0.02
+LEAST_GUESS = 0.1
 """No guess is read that is less likely than that: its row would cost more than it brings."""
-LEAST_STREAMS = 0.1
-"""No streams stand behind a guess that is less likely."""
+LEAST_STREAMS = 0.15
+"""No streams stand behind a row that is less likely to be the last one confirmed."""
 
 
 @native(MINE)
@@ -264,7 +264,7 @@ def _stream_rows(job: int, text: int, rows: int, chosen: int, planned: int, furt
     nodes, place = T[at.NODE_COUNT], T[at.CERTAIN]
     free = place + nodes
     for node in range(nodes):
-        N, chance = longs_at(_node(job, text, node)), doubles_at(_node(job, text, node))[at.NODE_CHANCE]
+        N, chance = longs_at(_node(job, text, node)), _last(job, text, node)
         left = R[at.LENGTH] - T[at.HAVE] - N[at.NODE_LEVEL] - 2  # guesses that can be needed behind the choice here
         streams = max(0, min(T[at.STREAMS], left)) if chance >= LEAST_STREAMS and T[at.GUESSES] else 0
         N[at.NODE_STREAM], N[at.NODE_STREAMS] = chosen + planned, streams
@@ -279,6 +279,16 @@ def _stream_rows(job: int, text: int, rows: int, chosen: int, planned: int, furt
             planned, free = planned + 1, free + 1
         further = path + streams
     return planned, further
+
+
+@compiled()
+def _last(job: int, text: int, node: int) -> float:
+    """The chance that a node is confirmed and none below it."""
+    chance = doubles_at(_node(job, text, node))[at.NODE_CHANCE]
+    for below in range(node + 1, _text(job, text)[at.NODE_COUNT]):
+        if longs_at(_node(job, text, below))[at.NODE_ABOVE] == node:
+            chance -= doubles_at(_node(job, text, below))[at.NODE_CHANCE]
+    return chance  # type: ignore[no-any-return]
 
 
 @compiled()
