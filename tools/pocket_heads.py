@@ -1,4 +1,4 @@
-"""Makes heads that come with the package, for `pocket`.
+"""Makes heads that come with the package, for `pocket`, and streams of its draft model.
 
     python -m tools.pocket_heads eagle --text ../shared/data/text --work build/eagle
 
@@ -17,7 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.api.model import load
-from paceline.drafters.networks.heads import BLOCK, CONFIG, EAGLE, HYDRA, MEDUSA, REDRAFTER, shipped_folder
+from paceline.drafters.networks.heads import (
+    BLOCK,
+    CONFIG,
+    EAGLE,
+    HYDRA,
+    MEDUSA,
+    REDRAFTER,
+    STREAMING,
+    shipped_folder,
+)
 from paceline.files import terminable
 from paceline_lab.bench.machine import instruction_sets
 from paceline_make.cards import CARD
@@ -25,6 +34,7 @@ from paceline_make.heads.kinds.block import BlockKind
 from paceline_make.heads.kinds.eagle import EagleKind
 from paceline_make.heads.kinds.hydra import HydraKind
 from paceline_make.heads.kinds.medusa import MedusaKind
+from paceline_make.heads.kinds.streaming import StreamingKind
 from paceline_make.heads.labels import KINDS, LabelSettings
 from paceline_make.heads.loss import LOSSES
 from paceline_make.heads.run import Recipe, Workshop
@@ -32,7 +42,7 @@ from paceline_make.heads.watch import watched
 from tools.card import source_row
 from tools.corpus import CorpusText, read
 
-MODEL = "pocket"
+MODEL, DRAFT = "pocket", "pocket-draft"
 SOFT = LabelSettings(kind="soft", ahead=5, temperature=0.8)
 RECIPES: Mapping[str, Recipe] = {
     REDRAFTER: Recipe(labels=SOFT, positions=800_000, epochs=4.0, int8=True),
@@ -68,11 +78,25 @@ RECIPES: Mapping[str, Recipe] = {
         decay=0.8,
         int8=True,
     ),
+    STREAMING: Recipe(
+        head=StreamingKind(rank=32),
+        labels=replace(SOFT, ahead=3),
+        loss="race",
+        batch=256,
+        positions=200_000,
+        epochs=2.0,
+        decay=0.8,
+    ),
 }
 """What the heads of the package are made by. Those that attend to the text learn a window in a step:
 many small steps bring more a minute than few large ones."""
-MOST_BYTES = {REDRAFTER: 3_000_000}
+MOST_BYTES = {REDRAFTER: 3_000_000, STREAMING: 1_000_000}
 MOST_OTHERS = 2_000_000
+
+
+def model_of(method: str) -> str:
+    """The bundled model that the method's head is for."""
+    return DRAFT if method == STREAMING else MODEL
 
 
 def passages_of(texts: Sequence[CorpusText], language: str | None = None) -> list[str]:
@@ -146,10 +170,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with terminable():
             texts = read(options.text)
             passages = passages_of(texts, options.language)
-            workshop = Workshop(load(MODEL, dtype=fast_type(), device="cpu"), passages, recipe, options.work)
+            workshop = Workshop(
+                load(model_of(options.method), dtype=fast_type(), device="cpu"), passages, recipe, options.work
+            )
             watched(workshop, origin(options.method, texts))
             if options.install:
-                install(options.method, options.work, shipped_folder(options.method) / MODEL)
+                install(options.method, options.work, shipped_folder(options.method) / model_of(options.method))
     except (ValueError, OSError) as error:
         parser.exit(2, f"error: {error}\n")
     return 0

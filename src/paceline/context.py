@@ -169,10 +169,15 @@ class Context:
         earlier draws, so each draw for a place has its own turn. A text that is continued under the same seed draws
         for other places than the text before.
         """
+        coins, place = self.next_draft_coins(ahead, ids), self._length + ahead
+        self._turns[place] = self._turns.get(place, 0) + 1
+        return coins
+
+    def next_draft_coins(self, ahead: int, ids: Ints) -> NDArray[np.float64]:
+        """The exponentials that the next `draft_coins` for this place will give, for a drafter that guesses what it
+        will draw itself. Draws nothing."""
         place = self._length + ahead
-        turn = self._turns.get(place, 0)
-        self._turns[place] = turn + 1
-        return self.noise.exponential(Stream.DRAFT, place, ids, turn)
+        return self.noise.exponential(Stream.DRAFT, place, ids, self._turns.get(place, 0))
 
     def commit(self, token: int) -> bool:
         """Append one emitted token; True if plain decoding stops with it, or if another thread has cancelled the text.

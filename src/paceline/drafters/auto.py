@@ -24,11 +24,12 @@ from paceline.drafters.networks.assistant import Assistant
 from paceline.drafters.networks.assistant.drafter import Model
 from paceline.drafters.networks.block import BlockDrafter
 from paceline.drafters.networks.eagle import Eagle
-from paceline.drafters.networks.heads import BLOCK, EAGLE, HYDRA, MEDUSA, REDRAFTER, method_for
+from paceline.drafters.networks.heads import BLOCK, EAGLE, HYDRA, MEDUSA, REDRAFTER, STREAMING, method_for
 from paceline.drafters.networks.heads import SHIPPED as SHIPPED_HEAD
 from paceline.drafters.networks.hydra import Hydra
 from paceline.drafters.networks.medusa import Medusa
 from paceline.drafters.networks.redrafter import ReDrafter
+from paceline.drafters.networks.streaming import Streaming
 from paceline.drafters.noise import SHARED
 from paceline.drafters.prediction import Prediction
 from paceline.drafters.suffix import Suffix
@@ -60,10 +61,13 @@ HEADS: Mapping[str, Callable[..., Drafter]] = {
 """By the kind of a head: what drafts with it."""
 
 
-def drafter_by(head: str, noise: str | None) -> Drafter:
-    """The method that a trained head is for."""
-    kind = REDRAFTER if head == SHIPPED_HEAD else method_for(head)
-    return HEADS[kind](head=head, noise=noise)
+def expensive_parts(model: Model | None, head: str | None, noise: str | None) -> tuple[Drafter, ...]:
+    """A draft model and the method that a trained head is for. Streams are of a draft model, by default their own."""
+    kind = None if head is None else REDRAFTER if head == SHIPPED_HEAD else method_for(head)
+    if head is not None and kind == STREAMING:
+        return (Streaming(model=model, head=head, noise=noise or SHARED),)
+    parts: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=noise or SHARED),)
+    return parts if kind is None else (*parts, HEADS[kind](head=head, noise=noise))
 
 
 class Auto(Beside):
@@ -97,9 +101,7 @@ class Auto(Beside):
         if dictionary != NONE:
             self.cheap += (ShippedDictionaries(file=None if dictionary == SHIPPED else dictionary),)
         self.cheap += (Forced(),)
-        self.expensive: tuple[Drafter, ...] = () if model is None else (Assistant(model=model, noise=usual),)
-        if head is not None:
-            self.expensive += (drafter_by(head, noise),)
+        self.expensive = expensive_parts(model, head, noise)
         super().__init__((*self.cheap, *self.expensive))
 
     def propose(self, asks: Sequence[Ask]) -> list[DraftTree]:

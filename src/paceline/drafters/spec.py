@@ -26,6 +26,7 @@ from paceline.drafters.networks.hydra import Hydra
 from paceline.drafters.networks.medusa import Medusa
 from paceline.drafters.networks.mirror import Mirror
 from paceline.drafters.networks.redrafter import ReDrafter
+from paceline.drafters.networks.streaming import Streaming
 from paceline.drafters.plugin import IN_FILE, Factory, InFile, PlugIn, installed
 from paceline.drafters.recycling import Recycling
 from paceline.drafters.rest import Rest
@@ -51,6 +52,7 @@ BUILT_IN: dict[str, Factory] = {
         Foresight,
         Forced,
         Assistant,
+        Streaming,
         ReDrafter,
         BlockDrafter,
         Medusa,

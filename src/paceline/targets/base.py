@@ -64,9 +64,8 @@ SPARE_ROWS = 64
 
 def common_length(one: Ints, other: Ints) -> int:
     """How many leading tokens two texts have in common."""
-    n = min(len(one), len(other))
-    differ = np.flatnonzero(one[:n] != other[:n])
-    return int(differ[0]) if len(differ) else n
+    differ = np.flatnonzero(one[: len(other)] != other[: len(one)])
+    return int(differ[0]) if len(differ) else min(len(one), len(other))
 
 
 class Rows(ABC):
@@ -105,14 +104,18 @@ class Rows(ABC):
 
     def keep(self, path: Sequence[int]) -> None:
         """Commit the tentative rows ``path`` (ascending, counted from the first tentative row), drop the others."""
-        rows = np.asarray(path, np.int64)
+        self.hold(path)
+        self.committed, self.tentative = self.committed + self.tentative, 0
+
+    def hold(self, path: Sequence[int]) -> None:
+        """Drop the tentative rows but those of a draft that is still growing. A state counts them as committed."""
+        rows, drafted = np.asarray(path, np.int64), self.drafted
         if list(path) != list(range(len(rows))):
             assert rows[-1] < self.tentative and (np.diff(rows) > 0).all(), "a path descends its tree"
-            self._tokens[self.committed : self.committed + len(rows)] = self._tokens[self.committed + rows]
+            drafted[: len(rows)] = drafted[rows]
         assert len(rows) <= self.tentative, "a path descends its tree"
         self._gather(rows)
-        self.committed += len(rows)
-        self.tentative = 0
+        self.tentative = len(rows)
 
     def rewind(self, length: int) -> int:
         """Forget every row behind the first ``length``, or more, as far as rows can be taken back; how many are left.

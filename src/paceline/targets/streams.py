@@ -19,6 +19,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.law.scores import Array
+from paceline.targets.base import Rows
+from paceline.tree import Ints
 
 MAPS = ("q", "k", "v", "o", "gate", "up", "down")
 """The linear maps of a layer, by their names in an adapter."""
@@ -62,3 +64,19 @@ class Streams:
 
     def __post_init__(self) -> None:
         assert 1 <= self.count <= self.adapter.streams, f"{self.count} of {self.adapter.streams} streams"
+
+
+@dataclass(frozen=True, eq=False)
+class LookAhead:
+    """A row whose streams are wanted: one that a target has scored, and that is cached."""
+
+    rows: Rows
+    seen: Ints
+    """The tentative rows on its path, itself the last of them; none if it is the last committed row."""
+    state: Array
+    """What enters the first layer that has streams, ``[width]``."""
+
+    @property
+    def position(self) -> int:
+        """Its place in its text."""
+        return self.rows.committed + len(self.seen) - 1

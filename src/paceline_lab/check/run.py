@@ -50,6 +50,7 @@ DRAWN_BY_HEAD = {
     "hydra": "hydra:width=1",
     "eagle": "eagle:beams=1",
     "block": "block:width=1",
+    "streaming": "streaming:streams=1",
 }
 """How each of them draws its draft under the rejection rule."""
 LAW = "(law against transformers)"

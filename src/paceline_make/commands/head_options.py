@@ -28,6 +28,8 @@ class KindOptions(NamedTuple):
     """Options that are at least 1."""
     decay: float
     """What a step ahead weighs beside the one before, unless the user says it."""
+    ahead: int = 5
+    """Tokens that are learnt ahead, likewise."""
 
 
 def _add_part(parser: Parser) -> None:
@@ -159,6 +161,18 @@ def _block(options: argparse.Namespace) -> HeadKind[Any]:
     )
 
 
+def _add_streaming(parser: Parser) -> None:
+    text = "the model's last ones in which streams are computed (default: half of them)"
+    parser.argument("--layers", "N", text, int)
+    parser.argument("--rank", "N", "of the maps that are added to those of a layer (default: 32)", int, default=32)
+
+
+def _streaming(options: argparse.Namespace) -> HeadKind[Any]:
+    from paceline_make.heads.kinds.streaming import StreamingKind
+
+    return StreamingKind(layers=options.layers or 0, rank=options.rank)
+
+
 KINDS = (
     KindOptions(
         "redrafter",
@@ -204,5 +218,15 @@ KINDS = (
         _block,
         ("layers", "units", "anchors"),
         0.8,
+    ),
+    KindOptions(
+        "streaming",
+        "train streams of a draft model",
+        "Streams are extra rows of a draft model's last layers, which guess the tokens after its next one.",
+        _add_streaming,
+        _streaming,
+        ("layers", "rank"),
+        0.8,
+        3,
     ),
 )

@@ -77,7 +77,8 @@ def _add_kind(actions: Any, each: KindOptions) -> None:
         "(default: soft)",
     )
     parser.argument("--temperature", "T", "of the labels: the one that you write at (default: 0.8)", float, default=0.8)
-    parser.argument("--ahead", "N", "tokens that it learns to predict (default: 5)", int, default=5)
+    text = f"tokens that it learns to predict (default: {each.ahead})"
+    parser.argument("--ahead", "N", text, int, default=each.ahead)
     parser.argument("--window", "N", "tokens that are labelled together (default: 256)", int, default=256)
     parser.argument("--positions", "N", "places to learn from (default: 1000000)", int, default=1_000_000)
     parser.argument("--epochs", "N", "times that each is learnt (default: 3)", float, default=3.0)
@@ -118,7 +119,7 @@ def train(each: KindOptions, options: argparse.Namespace) -> int:
         outcome = watched(workshop, [f"- {path}" for path in options.data])
         facts = describe(lm)
     if outcome.positions:
-        say(_summary(outcome, each.method, options))
+        say(_summary(outcome, each.method, recipe.head.measure, options))
     if options.json:
         print_json({**facts, **outcome._asdict(), "recipe": asdict(recipe), "out": str(options.out)})
     return 0
@@ -186,14 +187,15 @@ def _recipe(head: HeadKind[Any], options: argparse.Namespace) -> Recipe:
     )
 
 
-def _summary(outcome: TrainingOutcome, method: str, options: argparse.Namespace) -> str:
+def _summary(outcome: TrainingOutcome, method: str, measure: str, options: argparse.Namespace) -> str:
     lines = [f"{options.out}: {outcome.bytes:,} bytes, trained on {outcome.positions:,} positions"]
     if (held := outcome.held_out) is not None:
         right = " ".join(f"{share:.0%}" for share in held.right)
         lines.append(f"held out: loss {held.loss:.3f}, right {right}, {held.expected:.2f} tokens a round expected")
     if outcome.measured:
         each = (f"{tokens:.2f} with noise={noise}" for noise, tokens in outcome.measured.items())
-        lines.append(f"measured: tokens a round {', '.join(each)}; the better is the head's default")
+        better = "; the better is the head's default" if len(outcome.measured) > 1 else ""
+        lines.append(f"measured: {measure} {', '.join(each)}{better}")
     lines.append(
         f'To use it: paceline generate "The old house" --model {options.model} --method {method}:head={options.out}'
     )

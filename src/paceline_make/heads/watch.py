@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 
 from paceline.drafters.networks.checkpoint import record_noise
-from paceline.drafters.noise import NOISES
 from paceline_make import cards
 from paceline_make.heads.batches import rank
 from paceline_make.heads.kinds.base import parameters_in_all
@@ -35,8 +34,8 @@ class TrainingOutcome(NamedTuple):
     positions: int
     held_out: TrainingReport | None
     measured: dict[str, float]
-    """By ``noise``, tokens a round of the method by default on the beginnings of held-out texts, at the temperature of
-    the labels; empty if nothing is held out."""
+    """By ``noise``, the measure of the kind of head (`HeadKind.measure`), of the method by default on the beginnings of
+    held-out texts, at the temperature of the labels; empty if nothing is held out."""
 
 
 def watched(workshop: Workshop, origin: Sequence[str]) -> TrainingOutcome:
@@ -69,13 +68,13 @@ def _size(workshop: Workshop) -> str:
 
 
 def measured(workshop: Workshop) -> dict[str, float]:
-    """Tokens a round with the head that was written, by ``noise``."""
+    """The measure of the head that was written, by ``noise``."""
     prompts = _beginnings(workshop)
-    found = {noise: _tokens_per_round(workshop, prompts, noise) for noise in NOISES if prompts}
+    found = {noise: _measured(workshop, prompts, noise) for noise in workshop.kind.noises if prompts}
     return {noise: tokens for noise, tokens in found.items() if tokens}
 
 
-def _tokens_per_round(workshop: Workshop, prompts: list[list[int]], noise: str) -> float:
+def _measured(workshop: Workshop, prompts: list[list[int]], noise: str) -> float:
     """Of rounds with a draft; 0 where there was none."""
     texts = workshop.lm.generate_batch(
         prompts,
@@ -86,7 +85,7 @@ def _tokens_per_round(workshop: Workshop, prompts: list[list[int]], noise: str) 
         max_new_tokens=WRITTEN,
     )
     rounds = [each for (text,) in texts for each in text.rounds if each.drafted]
-    return sum(each.emitted for each in rounds) / max(1, len(rounds))
+    return workshop.kind.measured(rounds)
 
 
 def _beginnings(workshop: Workshop) -> list[list[int]]:
@@ -107,6 +106,7 @@ def _write_card(workshop: Workshop, head: nn.Module, outcome: TrainingOutcome, o
         fingerprint=workshop.target.fingerprint(),
         method=kind.method,
         title=kind.title,
+        measure=kind.measure,
         rows=kind.rows(head),
         labels=asdict(recipe.labels),
         recipe=asdict(recipe),

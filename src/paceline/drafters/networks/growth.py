@@ -134,14 +134,8 @@ class Growth:
         """The best tokens behind the nodes that go on, and the logarithms of their chances, by the law's identity:
         nodes with one law share them, since their place is the same. So is their noise, which is drawn at once."""
         different = list({id(law): law for law in laws if law.ids.size}.values())
-        drawn: list[Floats | None] = [None] * len(different)
-        if self.shared and different:
-            noise = self.texts[0].exponentials(0, np.concatenate([law.ids for law in different]))
-            drawn = list(np.split(noise, np.cumsum([law.ids.size for law in different])[:-1]))
-        elif self.sampled:
-            drawn = [self.texts[0].draft_coins(0, law.ids) for law in different]
         count, found = max(self.shape.top, self.shape.beams), dict[int, tuple[Ints, Floats]]()
-        for law, exponentials in zip(different, drawn, strict=True):
+        for law, exponentials in zip(different, self._exponentials(different), strict=True):
             ids, scores = foremost(law, count, exponentials)
             if self.sampled:
                 (node,) = self._going
@@ -149,6 +143,13 @@ class Growth:
                 scores = np.log(law.probs[np.searchsorted(law.ids, ids)])
             found[id(law)] = ids, scores
         return found
+
+    def _exponentials(self, laws: Sequence[Distribution]) -> Sequence[Floats | None]:
+        """What the tokens of each law race with; None where the likeliest wins."""
+        if self.shared and laws:
+            noise = self.texts[0].exponentials(0, np.concatenate([law.ids for law in laws]))
+            return np.split(noise, np.cumsum([law.ids.size for law in laws])[:-1])
+        return [self.texts[0].draft_coins(0, law.ids) if self.sampled else None for law in laws]
 
     def _branch(self, node: int, ids: Ints, scores: Floats, trust: float | None) -> None:
         if trust is not None:  # it is the best one's chance, and all of them together have 1 at most

@@ -17,7 +17,14 @@ CONFIG = "config.json"
 MOST_CONFIG = 1 << 20
 MEND = "train it again, or copy it again"
 
-REDRAFTER, MEDUSA, HYDRA, EAGLE, BLOCK = KINDS = ("redrafter", "medusa", "hydra", "eagle", "block")
+REDRAFTER, MEDUSA, HYDRA, EAGLE, BLOCK, STREAMING = KINDS = (
+    "redrafter",
+    "medusa",
+    "hydra",
+    "eagle",
+    "block",
+    "streaming",
+)
 """The methods that draft with a head."""
 FILES = ("*.json", "*.safetensors", "*.bin", "*.pt")
 """What is downloaded of a head on the hub."""
@@ -41,7 +48,14 @@ OF_KEYS = {
     "bias": EAGLE,
 }
 """By a key that other configurations lack. EAGLE's first files have only ``bias``, beside those of a Llama."""
-OF_ARCHITECTURES = {"redrafter": REDRAFTER, "eagle": EAGLE, "dflash": BLOCK, "dspark": BLOCK, "jetspec": BLOCK}
+OF_ARCHITECTURES = {
+    "redrafter": REDRAFTER,
+    "eagle": EAGLE,
+    "dflash": BLOCK,
+    "dspark": BLOCK,
+    "jetspec": BLOCK,
+    "pacelinestreaming": STREAMING,
+}
 """By a part of the name of an architecture, in small letters."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.context import Context
 from paceline.drafters.candidates import Candidates, best_of, trees_of
 from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.law import Distribution
@@ -27,8 +28,8 @@ class ProductGrowth(Growth):
     Where users' settings count tokens, each law is the one behind the likeliest path.
     """
 
-    def __init__(self, state: Any, shape: DraftShape, nodes: int, depth: int) -> None:
-        super().__init__(state, shape, nodes, depth)
+    def __init__(self, state: Any, shape: DraftShape, nodes: int, depth: int, *, text: Context | None = None) -> None:
+        super().__init__(state, shape, nodes, depth, text=text)
         self._levels = list[Candidates]()
         self._last: tuple[Ints, Floats] = np.array([ROOT]), np.zeros(1)
         """The numbers of the paths that go on, and the logarithms of their chances."""

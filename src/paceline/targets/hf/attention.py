@@ -276,6 +276,40 @@ def streamed(
     return (mixed / total).to(query.dtype).reshape(1, heads, n, values.shape[3])
 
 
+def stream_attention(
+    query: torch.Tensor,
+    cached: tuple[torch.Tensor, torch.Tensor],
+    own: tuple[torch.Tensor, torch.Tensor],
+    count: int,
+    hidden: torch.Tensor | None,
+    scale: float,
+) -> torch.Tensor:
+    """Attention of the ``count`` streams behind each of ``n`` rows, ``[texts, heads, n * count, width]``.
+
+    A stream sees ``cached`` keys and values ``[texts, shared, keys, width]`` as its row does, but for those that are
+    ``hidden`` ``[n, keys]`` from it, and of the streams' ``own`` ones, as many as there are queries, those of its row
+    that come before it and itself. No key is copied.
+    """
+    texts, heads, rows, width = query.shape
+    (keys, values), (near_keys, near_values) = cached, own
+    shared, far = keys.shape[1], keys.shape[2]
+    apart = (texts, shared, -1, rows // count, count)
+    seen = (query.reshape(texts, shared, -1, width) @ keys.transpose(2, 3)).view(*apart, far)
+    if hidden is not None:
+        seen = seen.masked_fill(hidden[:, None], float("-inf"))
+    near = query.reshape(*apart, width) @ near_keys.reshape(*apart, width).transpose(-1, -2)
+    near = near.masked_fill(later(count, query.device), float("-inf"))
+    weights = torch.softmax(torch.cat([seen, near], dim=-1).float() * scale, dim=-1).to(query.dtype)
+    mixed = (weights[..., :far].reshape(texts, shared, -1, far) @ values).view(*apart, width)
+    mixed = mixed + weights[..., far:] @ near_values.reshape(*apart, width)
+    return mixed.reshape(texts, heads, rows, width)
+
+
+def later(count: int, device: torch.device) -> torch.Tensor:
+    """``[count, count]``: which streams come after each one."""
+    return torch.ones(count, count, dtype=torch.bool, device=device).triu(1)
+
+
 def causal_mask(n: int, like: torch.Tensor) -> torch.Tensor:
     """``[n, n]``, added to scores."""
     return torch.full((n, n), float("-inf"), dtype=like.dtype, device=like.device).triu(1)

@@ -10,6 +10,7 @@ model's own (`probe`).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -20,7 +21,9 @@ from paceline.targets.hf.operations import CosSin, Heads, Operations
 from paceline.targets.hf.own import Mode, OwnForward, joined
 from paceline.targets.hf.path import UNTESTED_ERRORS, ForwardJob, ForwardPath, Found, Outputs, Taps
 from paceline.targets.hf.snapshot import DefinitionSnapshot, origin
+from paceline.targets.hf.streams import StreamPass
 from paceline.targets.hf.variants import Layer, LlamaModules, modules_of
+from paceline.targets.streams import LookAhead, Streams
 
 TABLE = 1024
 """Positions that are computed together, so that an angle does not depend on how long the table is."""
@@ -83,6 +86,14 @@ class Lean(ForwardPath):
         end = max(request.end for request in job.requests)
         cos_sin = self._rotary.at(positions.to(device), end, modules.rotary, states)
         return self.computed(states, cos_sin, rows, job.outputs)
+
+    def streamed(self, asked: Sequence[LookAhead], streams: Streams) -> torch.Tensor | None:
+        if not self.ready():
+            return None
+        rotary, like = self.modules.rotary, torch.as_tensor(asked[0].state)
+        return StreamPass(self.modules, self._operations, streams).logits(
+            asked, lambda positions, end: self._rotary.at(positions, end, rotary, like)
+        )
 
     @property
     def modules(self) -> LlamaModules:

@@ -60,6 +60,10 @@ class Operations:
         rows.write(place, rotated[:, heads.queries :], value.transpose(1, 2))
         return rotated[:, : heads.queries]
 
+    def rotated(self, heads: torch.Tensor, cos_sin: CosSin) -> torch.Tensor:
+        """Heads ``[1, n, heads, width]`` at their places."""
+        return _rotated(heads, cos_sin)
+
     def gated(self, gate: torch.Tensor, up: torch.Tensor, act: Any) -> torch.Tensor:
         """The input of the MLP's down projection."""
         result: torch.Tensor = act(gate) * up

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from paceline.targets.base import NOTHING, Request, Want
 from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.scores import Scores
+from paceline.targets.streams import LookAhead, Streams
 
 UNTESTED_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, RuntimeError, AttributeError)
 """Errors that untested combinations of modules may raise."""
@@ -197,4 +198,8 @@ class ForwardPath(ABC):
 
     def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         """Draft a token after another behind several texts, or None (`Target.drafted`)."""
+        return None
+
+    def streamed(self, asked: Sequence[LookAhead], streams: Streams) -> torch.Tensor | None:
+        """Logits of the streams behind rows, or None (`HFTarget.streamed`)."""
         return None

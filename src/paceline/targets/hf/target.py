@@ -29,10 +29,11 @@ from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotati
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.threads import one_thread
-from paceline.targets.hf.variants import join_layers
+from paceline.targets.hf.variants import LlamaModules, join_layers, modules_of
 from paceline.targets.identity import fingerprint_of
 from paceline.targets.place import free_memory
 from paceline.targets.scores import Scores
+from paceline.targets.streams import LookAhead, Streams
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -278,6 +279,18 @@ class HFTarget(Target):
         note_use()
         with self._one_at_a_time, persistent_tensors():
             return self.paths[0].drafted(chains)
+
+    def streamed(self, asked: Sequence[LookAhead], streams: Streams) -> torch.Tensor | None:
+        """Logits ``[rows * streams, vocabulary]`` of the streams behind rows that were scored; None where no path
+        computes layers apart."""
+        with self._one_at_a_time, persistent_tensors():
+            found = (path.streamed(asked, streams) for path in self.paths)
+            return next((logits for logits in found if logits is not None), None)
+
+    @property
+    def modules(self) -> LlamaModules | None:
+        """The modules of a model of llama's structure, whose layers can be computed apart."""
+        return modules_of(self._own.model)
 
     def played(
         self, key: Hashable, function: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]

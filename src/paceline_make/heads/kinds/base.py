@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,8 @@ import torch
 from paceline.drafters.networks.checkpoint import Provenance
 from paceline.drafters.networks.fitting import state_width
 from paceline.drafters.networks.layers import LayerShape
+from paceline.drafters.noise import NOISES
+from paceline.engine.counters import Round
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.place import named_dtype
 from paceline_make.heads.data import Ids
@@ -100,6 +102,10 @@ class HeadKind(ABC, Generic[Head]):
     title: ClassVar[str]
     smaller: ClassVar[str]
     """Options that make it smaller."""
+    measure: ClassVar[str] = "tokens a round"
+    """What its drafts are measured by."""
+    noises: ClassVar[Sequence[str]] = NOISES
+    """The ways of ranking that are measured, to find the head's default."""
 
     @property
     def reading(self) -> HeadReading:
@@ -113,6 +119,10 @@ class HeadKind(ABC, Generic[Head]):
         """Of what the output reads."""
         shape: Any = head.shape
         return int(shape.width)
+
+    def measured(self, rounds: Sequence[Round]) -> float:
+        """Its `measure` over rounds with a draft."""
+        return sum(each.emitted for each in rounds) / max(1, len(rounds))
 
     @abstractmethod
     def made(self, ground: Ground) -> Head:

@@ -15,10 +15,11 @@ from paceline_make.heads.kinds.eagle import EagleKind
 from paceline_make.heads.kinds.hydra import HydraKind
 from paceline_make.heads.kinds.medusa import MedusaKind
 from paceline_make.heads.kinds.recurrent import RecurrentKind
+from paceline_make.heads.kinds.streaming import StreamingKind
 from paceline_make.heads.run import CHECKPOINT
 
 BY_METHOD: Mapping[str, type[HeadKind[Any]]] = {
-    kind.method: kind for kind in (RecurrentKind, MedusaKind, HydraKind, EagleKind, BlockKind)
+    kind.method: kind for kind in (RecurrentKind, MedusaKind, HydraKind, EagleKind, BlockKind, StreamingKind)
 }
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 OWN = ("target", "target_name", "noise", "trained")

@@ -72,9 +72,9 @@ class Assistant(RowDrafter):
     ) -> None:
         for name, value in (("beams", beams), ("top", top), ("length", 1 if length is None else length)):
             if value < 1:
-                raise InputError(f"option {name!r} of method 'assistant' is at least 1, not {value}")
+                raise InputError(f"option {name!r} of method {self.name!r} is at least 1, not {value}")
         if not 0 <= confidence < 1:
-            raise InputError(f"option 'confidence' of method 'assistant' is from 0 to below 1, not {confidence}")
+            raise InputError(f"option 'confidence' of method {self.name!r} is from 0 to below 1, not {confidence}")
         shared = wants_noise(self.name, noise)
         super().__init__(DraftShape(beams=beams, top=top, length=length, confidence=confidence, shared=shared))
         self.nodes = (length or LEVELS) * max(beams, top)
@@ -93,8 +93,11 @@ class Assistant(RowDrafter):
         """How its drafts are translated, where they are."""
 
     def _use(self, loaded: DraftModel) -> DraftModel:
-        self._loaded, self._network = loaded, RowNetwork(loaded.target)
+        self._loaded, self._network = loaded, self._network_of(loaded)
         return loaded
+
+    def _network_of(self, loaded: DraftModel) -> RowNetwork:
+        return RowNetwork(loaded.target)
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         with self._rows.held():

@@ -159,6 +159,8 @@ class FixedPath(ForwardPath):
 
     def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         depth = max((chain.depth for chain in chains), default=0)
+        if any(chain.streams is not None for chain in chains):
+            return None
         if not 0 < depth <= DEPTH or not self.takes(job := job_of(chains)):
             return None
         ahead = max(depth, FEWEST_LINKS)

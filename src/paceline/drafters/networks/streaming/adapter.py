@@ -1,0 +1,91 @@
+"""What is trained for streams of a draft model: an embedding of each stream, and maps of low rank for its last layers.
+
+Names of tensors are ``stream_embedding`` and ``layers.{i}.{map}.{a,b}``; layers count from the first that has streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.errors import InputError
+from paceline.targets.streams import MAPS, StreamAdapter
+
+MOST_STREAMS = 8
+"""Streams of an adapter; the paper has 3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingShape:
+    """The sizes of an adapter, for a draft model of ``width`` channels and ``vocab_size`` ids."""
+
+    width: int
+    vocab_size: int
+    streams: int
+    layers: int
+    """The last ones of the model, in which streams are computed."""
+    rank: int
+    queries: int
+    """Channels of all heads."""
+    keys: int
+    """Channels of the heads of keys."""
+    units: int
+    """Of the gated units."""
+    kept = 0
+    """Streams know all tokens, as the model's output does."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "vocab_size", "streams", "layers", "rank", "queries", "keys", "units"):
+            if (size := getattr(self, name)) < 1:
+                raise InputError(f"{name} of an adapter of streams is at least 1, not {size}")
+        if self.streams > MOST_STREAMS:
+            raise InputError(f"an adapter has at most {MOST_STREAMS} streams, not {self.streams}")
+
+    @property
+    def known(self) -> int:
+        return self.vocab_size
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Outputs and inputs of a layer's maps."""
+        inward = {name: (units, self.width) for name, units in (("gate", self.units), ("up", self.units))}
+        attention = {"q": (self.queries, self.width), "k": (self.keys, self.width), "v": (self.keys, self.width)}
+        return {**attention, "o": (self.width, self.queries), **inward, "down": (self.width, self.units)}
+
+
+class LowRank(nn.Module):
+    """A linear map by two thin matrices. It begins as none."""
+
+    def __init__(self, outputs: int, inputs: int, rank: int) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.randn(rank, inputs) / inputs**0.5)
+        self.b = nn.Parameter(torch.zeros(outputs, rank))
+
+
+class StreamingAdapter(nn.Module):
+    """An adapter as it is trained and stored."""
+
+    token_ids = None
+    """It knows all tokens."""
+
+    def __init__(self, shape: StreamingShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.stream_embedding = nn.Parameter(torch.zeros(shape.streams, shape.width))
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({name: LowRank(*shape.sizes[name], shape.rank) for name in MAPS}) for _ in range(shape.layers)
+        )
+
+    @property
+    def maps(self) -> list[dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+        """Of each layer, by the names of its linear maps."""
+        layers: Any = self.layers
+        return [{name: (layer[name].a, layer[name].b) for name in MAPS} for layer in layers]
+
+    def as_adapter(self, key: Hashable) -> StreamAdapter:
+        """The same for a target, sharing memory."""
+        return StreamAdapter(self.stream_embedding, self.maps, key)

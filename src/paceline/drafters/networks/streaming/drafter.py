@@ -1,0 +1,128 @@
+"""Drafts by a small model that guesses ahead of itself: those of `assistant` with one chain, in fewer forwards.
+
+Streams guess the tokens after the draft's next one, and the next forward confirms or refuses them (Speculative
+Streaming, which Mirror-SD applies to its draft model). Nothing but speed depends on the streams, not even what is
+drafted. The public noise helps here, too: the draft model's own choice is a race that guesses can run beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.context import Context
+from paceline.drafters.base import at_least
+from paceline.drafters.networks.assistant.drafter import Assistant, Model
+from paceline.drafters.networks.assistant.model import DraftModel
+from paceline.drafters.networks.heads import SHIPPED, STREAMING, found_folder
+from paceline.drafters.networks.network import RowNetwork
+from paceline.drafters.networks.reading import ReadText, TokenColumns
+from paceline.errors import InputError
+from paceline.law import Outlook
+from paceline.targets.base import Rows, Target
+from paceline.translate import Follower
+from paceline.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+    from paceline.drafters.networks.streaming.fitting import FittedStreams
+    from paceline.drafters.networks.streaming.network import StreamingNetwork
+
+BASE = "pocket-draft"
+"""The draft model that the adapter of the package is for."""
+GUESSES = 4
+
+
+class Streaming(Assistant):
+    """A draft model, an adapter for its streams, and the length of its drafts."""
+
+    name = STREAMING
+    summary = "a small model drafts a chain and guesses ahead of itself, so that a forward drafts several tokens"
+    source = "Speculative Streaming (Bhendawade 2024) on the draft model, as in Mirror-SD (Bhendawade 2025)"
+    requires = "a draft model with the target's tokenizer, model=NAME, and streams trained for it: head=FOLDER"
+    unfit = "a draft model of another tokenizer, or one for which no streams were trained: assistant drafts with those"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"paper": MappingProxyType({"streams": 3, "length": 7, "noise": "none"})}
+    )
+
+    def __init__(
+        self,
+        *,
+        model: Model | None = None,
+        head: str | Path = SHIPPED,
+        streams: int | None = None,
+        guesses: int = GUESSES,
+        length: int | None = None,
+        noise: str = "shared",
+        confidence: float = 0.0,
+        dtype: str | torch.dtype | None = None,
+    ) -> None:
+        """Without a ``model`` the one that the adapter was trained for, and without ``streams`` all that it has."""
+        at_least(self.name, 1, streams=1 if streams is None else streams, guesses=guesses)
+        self._head, self._streams, self._guesses = head, streams, guesses
+        self._fitted: FittedStreams | None = None
+        super().__init__(
+            model=model if model is not None else _base(head),
+            length=length,
+            noise=noise,
+            confidence=confidence,
+            dtype=dtype,
+        )
+
+    def _network_of(self, loaded: DraftModel) -> RowNetwork:
+        from paceline.drafters.networks.streaming.fitting import adapter_for
+        from paceline.drafters.networks.streaming.network import StreamingNetwork
+
+        fitted = self._fitted = adapter_for(self._head, loaded.target)
+        streams = self._streams or fitted.adapter.streams
+        if streams > fitted.adapter.streams:
+            raise InputError(
+                f"streaming is asked for streams={streams}, and the adapter has {fitted.adapter.streams}; ask for fewer"
+            )
+        return StreamingNetwork(fitted.model, fitted.adapter, streams)
+
+    def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
+        super().fit(target, vocabulary)
+        if self.translates:
+            raise InputError(
+                f"streaming drafts in the target's tokens, and {self.model.name} has another tokenizer than "
+                f"{target.name}; draft with it by assistant"
+            )
+
+    def dispose(self) -> None:
+        super().dispose()
+        self._fitted = None
+
+    @property
+    def network(self) -> StreamingNetwork:
+        found: Any = super().network
+        streaming: StreamingNetwork = found
+        return streaming
+
+    def reading(self, context: Context, rows: Rows, follower: Follower | None = None) -> ReadText:
+        from paceline.drafters.networks.streaming.reading import StreamedText
+
+        outlook, network = Outlook(context.sampling, context.prompt_length), self.network
+        return StreamedText(
+            context,
+            outlook,
+            TokenColumns(self._vocab_size),
+            rows=rows,
+            streams=network.streams(1),
+            first=network.first,
+            guesses=self._guesses,
+        )
+
+
+def _base(head: str | Path) -> str:
+    """The draft model that an adapter is for."""
+    if head == SHIPPED:
+        return BASE
+    from paceline.drafters.networks.streaming.checkpoint import base_of
+
+    if base := base_of(found_folder(head)):
+        return base
+    raise InputError(f"the adapter in {head} does not say for which draft model it is; write streaming:model=NAME")

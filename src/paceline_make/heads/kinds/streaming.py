@@ -1,0 +1,207 @@
+"""Adapters of speculative streams: whole texts, of which they read the states that enter the model's last layers.
+
+The model's own rows are computed by its own layers, without gradients. Behind each of them hang the streams, as in a
+draft: they see the rows up to theirs, and the streams before them. Stream *j* predicts the token that the model chooses
+*j* places behind the one that its row predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from paceline.drafters.networks.checkpoint import Provenance
+from paceline.drafters.networks.heads import STREAMING
+from paceline.drafters.networks.reading import DRAFT_FORWARDS
+from paceline.drafters.networks.streaming.adapter import StreamingAdapter, StreamingShape
+from paceline.drafters.networks.streaming.checkpoint import read_adapter, write_adapter
+from paceline.drafters.noise import SHARED
+from paceline.engine.counters import Round
+from paceline.errors import InputError
+from paceline.targets.base import Target
+from paceline.targets.hf.attention import later, stream_attention
+from paceline.targets.hf.lean import cos_sin_at
+from paceline.targets.hf.operations import Operations
+from paceline.targets.hf.packed import ordinary
+from paceline.targets.hf.streams import sizes_of, through
+from paceline.targets.hf.target import HFTarget
+from paceline.targets.hf.variants import Layer, LlamaModules
+from paceline_make.heads.kinds.base import Ground, HeadKind
+from paceline_make.heads.labels import HeadReading, Labels
+from paceline_make.heads.lesson import Lesson, Predictions
+from paceline_make.heads.loss import Objective
+
+OPERATIONS = Operations()
+
+
+class StreamingLesson(Lesson[StreamingAdapter]):
+    """Predicts behind every position of a window."""
+
+    modules: LlamaModules
+    layers: Sequence[Layer]
+    """The model's last ones, in float32."""
+
+    def predict(self, batch: Labels, number: int) -> tuple[Labels, Predictions]:
+        states = batch.states[None]
+        count, streams = batch.states.shape[0], self.head.shape.streams
+        places = torch.arange(self.unit, device=states.device).repeat(count // self.unit)
+        behind = (places[:, None] + 1 + torch.arange(streams, device=states.device)).flatten()
+        ahead = (states[0, :, None] + self.head.stream_embedding).flatten(0, 1)[None]
+        cos_sin, of_streams = (cos_sin_at(each, self.modules.rotary, states) for each in (places, behind))
+        for layer, maps in zip(self.layers, self.head.maps, strict=True):
+            rows = WindowKeys(self.unit, streams, layer.attention.scaling)
+            with torch.no_grad():
+                states = through(layer, states, cos_sin, rows.of_text, OPERATIONS, None)
+            ahead = through(layer, ahead, of_streams, rows.of_streams, OPERATIONS, maps)
+        return batch, self._predictions(OPERATIONS.norm(ahead, self.modules.norm)[0].unflatten(0, (count, streams)))
+
+    def _predictions(self, states: torch.Tensor) -> Predictions:
+        for stream in range(states.shape[1]):
+            yield self.unembed(states[:, stream])
+
+
+class WindowKeys:
+    """Keys and values of one layer for windows side by side, each apart."""
+
+    def __init__(self, unit: int, streams: int, scale: float) -> None:
+        self._unit, self._streams, self._scale = unit, streams, scale
+        self._cached: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def of_text(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Attention of the model's own rows, whose keys streams then see."""
+        query, keys, values = (_windows(each, self._unit) for each in (query, keys, values))
+        self._cached = keys, values
+        group = query.shape[1] // keys.shape[1]
+        keys, values = (each.repeat_interleave(group, dim=1) for each in (keys, values))
+        found = F.scaled_dot_product_attention(
+            query, keys.to(query), values.to(query), is_causal=True, scale=self._scale
+        )
+        return _packed(found)
+
+    def of_streams(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        assert self._cached is not None, "the model's rows come first"
+        query, keys, values = (_windows(each, self._unit * self._streams) for each in (query, keys, values))
+        hidden = later(self._unit, query.device)
+        near = keys.to(query), values.to(query)
+        cached = self._cached[0].to(query), self._cached[1].to(query)
+        return _packed(stream_attention(query, cached, near, self._streams, hidden, self._scale))
+
+
+def _windows(packed: torch.Tensor, size: int) -> torch.Tensor:
+    """``[1, heads, n, width]`` as ``[windows, heads, size, width]``."""
+    found: torch.Tensor = packed[0].unflatten(1, (-1, size)).transpose(0, 1)
+    return found
+
+
+def _packed(windows: torch.Tensor) -> torch.Tensor:
+    packed: torch.Tensor = windows.transpose(0, 1).flatten(1, 2)[None]
+    return packed
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingKind(HeadKind[StreamingAdapter]):
+    """An adapter of as many streams as tokens are learnt ahead."""
+
+    method: ClassVar[str] = STREAMING
+    title: ClassVar[str] = "adapter of speculative streams"
+    smaller: ClassVar[str] = "--layers, --rank"
+
+    measure: ClassVar[str] = "drafted tokens a forward of the draft model"
+    noises: ClassVar[Sequence[str]] = (SHARED,)
+
+    layers: int = 0
+    """The last ones of the model, in which streams are computed; 0 for half of them."""
+    rank: int = 32
+    first: int = 0
+    """The layer that streams enter."""
+
+    def fitted(self, target: Target) -> StreamingKind:
+        if self.layers > target.layers:
+            raise InputError(f"--layers {self.layers} are more than the {target.layers} of {target.name}; give fewer")
+        layers = self.layers or -(-target.layers // 2)
+        return replace(self, layers=layers, first=target.layers - layers)
+
+    @property
+    def reading(self) -> HeadReading:
+        return HeadReading((self.first,), whole=True)
+
+    def output_width(self, head: StreamingAdapter) -> int:
+        """The rank is that of maps inside the layers, none of which is thinner than all keys."""
+        return min(min(sizes) for sizes in head.shape.sizes.values())
+
+    def made(self, ground: Ground) -> StreamingAdapter:
+        sizes = sizes_of(modules_of_target(ground.target).layers[-1])
+        return StreamingAdapter(
+            StreamingShape(
+                width=ground.width,
+                vocab_size=ground.target.vocab_size,
+                streams=ground.ahead,
+                layers=self.layers,
+                rank=self.rank,
+                queries=sizes["q"][0],
+                keys=sizes["k"][0],
+                units=sizes["gate"][0],
+            )
+        )
+
+    def blank(self, ground: Ground) -> StreamingAdapter:
+        """Streams begin as their row at another place."""
+        return self.drawn(ground)
+
+    def lesson(self, head: StreamingAdapter, ground: Ground, objective: Objective) -> StreamingLesson:
+        lesson = StreamingLesson(head, ground.embedding, objective, ground.output)
+        modules = lesson.modules = modules_of_target(ground.target)
+        lesson.layers = [frozen(layer) for layer in modules.layers[self.first :]]
+        return lesson
+
+    def measured(self, rounds: Sequence[Round]) -> float:
+        """The model drafts for itself here, so that every token is accepted."""
+        forwards = sum(each.counts[DRAFT_FORWARDS.name] for each in rounds)
+        return sum(each.drafted for each in rounds) / max(1, forwards)
+
+    def write(self, folder: Path, head: StreamingAdapter, about: Provenance) -> None:
+        write_adapter(folder, head, about)
+
+    @staticmethod
+    def read(folder: Path) -> StreamingAdapter:
+        return read_adapter(folder)[0]
+
+    def rows(self, head: StreamingAdapter) -> list[tuple[str, str]]:
+        shape = head.shape
+        return [("shape", f"{shape.streams} streams in the last {shape.layers} layers, maps of rank {shape.rank}")]
+
+
+def modules_of_target(target: Target) -> LlamaModules:
+    modules = target.modules if isinstance(target, HFTarget) else None
+    if modules is None:
+        raise InputError(f"streams need a model of llama's structure, and {target.name} is none")
+    return modules
+
+
+def frozen(layer: Layer) -> Layer:
+    """A layer in float32, apart from what computes the model's own forwards: those may be packed or compiled."""
+    plain = partial(map, _plain)
+    query, key, value, out, gate, up, down = plain((*layer.qkv, layer.out, layer.gate, layer.up, layer.down))
+    return replace(
+        layer,
+        qkv=(query, key, value),
+        qkv_joint=None,
+        out=out,
+        gate=gate,
+        up=up,
+        gate_up_joint=None,
+        down=down,
+    )
+
+
+def _plain(linear: nn.Module) -> nn.Linear:
+    weight, bias = linear.weight, linear.bias
+    assert isinstance(weight, torch.Tensor), "a linear layer has a weight"
+    return ordinary(weight.detach().float().clone(), None if bias is None else bias.detach().float().clone())  # type: ignore[operator]
