@@ -103,8 +103,6 @@ class Fused(Lean):
         unread = [Request(chain.rows, chain.tokens, np.arange(-1, len(chain.tokens) - 1)) for chain in chains]
         if not unread or not self.takes(ForwardJob(unread)) or not _drafts():
             return None
-        if any(chain.streams is not None for chain in chains):
-            return None
         embedding = self._weights.embedding
         if embedding is None or len(embedding) < self._weights.vocabulary:
             return None
