@@ -389,6 +389,7 @@ WITH_TORCH = {
     "drafters.networks.hydra": ("checkpoint", "fitting", "head", "prefix", "rows"),
     "drafters.networks.medusa": ("checkpoint", "fitting", "head", "network"),
     "drafters.networks.redrafter": ("checkpoint", "fitting", "head"),
+    "drafters.networks.streaming": ("adapter", "checkpoint", "fitting"),
 }
 """The law's half for rows of torch, and networks: loaded where a text needs them."""
 
@@ -500,8 +501,8 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 22150,
-        "drafters": 15400,
+        "targets": 22500,
+        "drafters": 16150,
         "planning": 2810,
         "engine": 1960,
         "api": 2800,
@@ -523,9 +524,9 @@ ROOM_LINES = {
         "cards": 50,
         "texts": 950,
         "dictionary": 1700,
-        "heads": 2400,
+        "heads": 2600,
         "models": 450,
-        "commands": 1580,
+        "commands": 1610,
     },
 }
 """The most lines that a room may have: what there is and a little more. A change that needs more raises its number, so

@@ -42,35 +42,65 @@ def chained(job: int, thread: int) -> None:
 def drawn(job: int, text: int, step: int, thread: int) -> None:
     """The token after a text, and the row that reads it next."""
     J = longs_at(job)
-    R, N = longs_at(J[at.RACES] + 8 * at.RACE * text), doubles_at(J[at.RACES] + 8 * at.RACE * text)
+    R = longs_at(J[at.RACES] + 8 * at.RACE * text)
     if step >= R[at.LENGTH]:
         return  # it has ended
     R[at.READ] = step + 1
-    scores = floats_at(J[at.LOGITS] + 4 * text * J[at.VOCABULARY])
-    own = J[at.DRAWN] + 16 * thread * J[at.VOCABULARY]
-    ids, weights = longs_at(own), doubles_at(own + 8 * J[at.VOCABULARY])
-    count = _weighed(scores, R[at.SIZE_OF_RACE], N[at.TEMPERATURE], ids, weights)
-    count = kept(ids, weights, count, R[at.MOST], N[at.MASS], N[at.LEAST], 0.0)
-    if count == 0:
-        R[at.LENGTH] = step
+    token = next_token(job, text, text, step, thread)
+    if token < 0:
         return
-    speeds = race(R, ids, weights, count, step)
-    token, speed = -1, -1.0
-    for number in range(count):
-        if weights[number] > speed:
-            token, speed = ids[number], weights[number]
-    longs_at(J[at.DRAFTED])[text * J[at.DEPTH] + step] = token
-    doubles_at(J[at.CHANCES])[text * J[at.DEPTH] + step] = math.log(speed / speeds)
-    ends = longs_at(R[at.ENDS])
-    for number in range(R[at.END_COUNT]):
-        if ends[number] == token:
-            R[at.LENGTH] = step + 1
     embedded(job, token, text)
     row = longs_at(J[at.NEXT_ROWS] + 8 * at.ROW * text)
     if step:
         row[at.POSITION] += 1
         row[at.PLACE] += 1
         row[at.PREFIX] += 1
+
+
+@compiled()
+def next_token(job: int, text: int, row: int, step: int, thread: int) -> int:
+    """The token that a text's draft has behind this row of logits, which is noted as its number ``step``. Nothing
+    follows where it is an end; where there is none, -1, nothing follows the token before."""
+    J = longs_at(job)
+    R = longs_at(J[at.RACES] + 8 * at.RACE * text)
+    count, speeds = raced(job, text, row, step, thread)
+    if count == 0:
+        R[at.LENGTH] = step
+        return -1
+    own = J[at.DRAWN] + 16 * thread * J[at.VOCABULARY]
+    ids, weights = longs_at(own), doubles_at(own + 8 * J[at.VOCABULARY])
+    token, speed = -1, -1.0
+    for number in range(count):
+        if weights[number] > speed:
+            token, speed = ids[number], weights[number]
+    longs_at(J[at.DRAFTED])[text * J[at.DEPTH] + step] = token
+    doubles_at(J[at.CHANCES])[text * J[at.DEPTH] + step] = math.log(speed / speeds)
+    if is_end(R, token):
+        R[at.LENGTH] = step + 1
+    return token  # type: ignore[no-any-return]
+
+
+@compiled()
+def raced(job: int, text: int, row: int, step: int, thread: int) -> tuple[int, float]:
+    """The tokens that may follow a row of logits and their speeds, in the thread's own memory: how many these are, and
+    the sum of the speeds."""
+    J = longs_at(job)
+    R, N = longs_at(J[at.RACES] + 8 * at.RACE * text), doubles_at(J[at.RACES] + 8 * at.RACE * text)
+    scores = floats_at(J[at.LOGITS] + 4 * row * J[at.VOCABULARY])
+    own = J[at.DRAWN] + 16 * thread * J[at.VOCABULARY]
+    ids, weights = longs_at(own), doubles_at(own + 8 * J[at.VOCABULARY])
+    count = _weighed(scores, R[at.SIZE_OF_RACE], N[at.TEMPERATURE], ids, weights)
+    count = kept(ids, weights, count, R[at.MOST], N[at.MASS], N[at.LEAST], 0.0)
+    return count, race(R, ids, weights, count, step)
+
+
+@compiled()
+def is_end(races: Any, token: int) -> bool:
+    """Whether nothing follows a token."""
+    ends, found = longs_at(races[at.ENDS]), False
+    for number in range(races[at.END_COUNT]):
+        found = found or ends[number] == token
+    return found
 
 
 @compiled()

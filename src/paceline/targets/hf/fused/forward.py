@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from paceline.compiled import compiled, native
 from paceline.targets.hf.fused import layout as at
+from paceline.targets.hf.fused.adapters import adapted
 from paceline.targets.hf.fused.heads import attended, together, written
 from paceline.targets.hf.fused.stages import entered, gated, moved, prepared, reach
 from paceline.targets.hf.fused.tiles import OUTPUTS
@@ -59,6 +60,30 @@ def shared(
     return first, last
 
 
+@compiled()
+def mapped(
+    job: int,
+    thread: int,
+    layer: int,
+    linear: int,
+    read: int,
+    given: int,
+    inputs: int,
+    outputs: int,
+    count: int,
+    result: int,
+    stride: int,
+) -> tuple[int, int]:
+    """`shared` with one of a layer's linear layers, of rows that are ``read``, and as floats ``given``. In rows of
+    streams there is an adapter beside it."""
+    J = longs_at(job)
+    table = J[at.LAYER_TABLE] + 8 * (at.LAYER * layer + linear)
+    first, last = shared(job, thread, table, read, reach(inputs, J[at.FORM]), outputs, count, result, stride)
+    if J[at.STREAM_ROWS]:
+        adapted(job, thread, layer, linear, given, inputs, first, last, outputs, count, result, stride)
+    return first, last
+
+
 @native(MINE)
 def forward(job: int, thread: int) -> None:
     """Layers ``FIRST .. LAST`` of all rows, and with ``HEAD`` the logits of the chosen rows behind the last layer."""
@@ -67,34 +92,34 @@ def forward(job: int, thread: int) -> None:
     width, heads, groups, size, inner = J[at.WIDTH], J[at.HEADS], J[at.SHARED], J[at.SIZE], J[at.INNER]
     line, pending, met, mixed = (heads + 2 * groups) * size, J[at.PENDING], 0, heads * size
     gate, up = J[at.GATE], J[at.UP]
-    wide, mixes_wide, inner_wide = reach(width, form), reach(mixed, form), reach(inner, form)
     choice = longs_at(J[at.CHOICE])
     normed, mixes, raised = J[at.NORMED], J[at.MIXED], gate
     if form != at.FLOATS:
         normed = mixes = raised = J[at.PREPARED]
     for layer in range(J[at.FIRST], J[at.LAST]):
-        table = J[at.LAYER_TABLE] + 8 * at.LAYER * layer
-        L, N = longs_at(table), doubles_at(J[at.LAYER_NUMBERS] + 8 * at.NUMBERS * layer)
-        read, read_wide = normed, wide
+        L, N = (
+            longs_at(J[at.LAYER_TABLE] + 8 * at.LAYER * layer),
+            doubles_at(J[at.LAYER_NUMBERS] + 8 * at.NUMBERS * layer),
+        )
+        read, given, reads = normed, J[at.NORMED], width
         if J[at.GIVEN] and layer == 0:
-            given, given_width = J[at.GIVEN], J[at.GIVEN_WIDTH]
-            read_wide = reach(given_width, form)
+            given, reads = J[at.GIVEN], J[at.GIVEN_WIDTH]
             if form == at.FLOATS:
                 read = given
             else:
                 for row in range(thread, count, threads):
-                    prepared(job, given + 4 * row * given_width, given_width, row, form)
+                    prepared(job, given + 4 * row * reads, reads, row, form)
                 met = meet(counter, threads, met)
         else:
             for row in range(thread, count, threads):
                 entered(job, row, L[at.BEFORE], N[at.EPS_BEFORE], pending, form)
             met = meet(counter, threads, met)
         place = J[at.PROJECTED]
-        shared(job, thread, table + 8 * at.QUERY, read, read_wide, heads * size, count, place, line)
+        mapped(job, thread, layer, at.QUERY, read, given, reads, heads * size, count, place, line)
         place += 4 * heads * size
-        shared(job, thread, table + 8 * at.KEY, read, read_wide, groups * size, count, place, line)
+        mapped(job, thread, layer, at.KEY, read, given, reads, groups * size, count, place, line)
         place += 4 * groups * size
-        shared(job, thread, table + 8 * at.VALUE, read, read_wide, groups * size, count, place, line)
+        mapped(job, thread, layer, at.VALUE, read, given, reads, groups * size, count, place, line)
         met = meet(counter, threads, met)
         for item in range(thread, count * groups, threads):
             written(job, layer, item // groups, item % groups, thread)
@@ -116,13 +141,13 @@ def forward(job: int, thread: int) -> None:
             for row in range(thread, count, threads):
                 prepared(job, J[at.MIXED] + 4 * row * mixed, mixed, row, form)
             met = meet(counter, threads, met)
-        shared(job, thread, table + 8 * at.PROJECT, mixes, mixes_wide, width, count, J[at.OUT], width)
+        mapped(job, thread, layer, at.PROJECT, mixes, J[at.MIXED], mixed, width, count, J[at.OUT], width)
         met = meet(counter, threads, met)
         for row in range(thread, count, threads):
             entered(job, row, L[at.BETWEEN], N[at.EPS_BETWEEN], 1, form)
         met = meet(counter, threads, met)
-        first, last = shared(job, thread, table + 8 * at.GATED, normed, wide, inner, count, gate, inner)
-        shared(job, thread, table + 8 * at.RAISED, normed, wide, inner, count, up, inner)
+        first, last = mapped(job, thread, layer, at.GATED, normed, J[at.NORMED], width, inner, count, gate, inner)
+        mapped(job, thread, layer, at.RAISED, normed, J[at.NORMED], width, inner, count, up, inner)
         for row in range(count):
             gated(gate + 4 * row * inner, up + 4 * row * inner, first, last)
         met = meet(counter, threads, met)
@@ -130,7 +155,7 @@ def forward(job: int, thread: int) -> None:
             for row in range(thread, count, threads):
                 prepared(job, gate + 4 * row * inner, inner, row, form)
             met = meet(counter, threads, met)
-        shared(job, thread, table + 8 * at.LOWERED, raised, inner_wide, width, count, J[at.OUT], width)
+        mapped(job, thread, layer, at.LOWERED, raised, gate, inner, width, count, J[at.OUT], width)
         met = meet(counter, threads, met)
         pending = 1
     norm = J[at.NORM] if J[at.HEAD] else 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -25,6 +25,10 @@ from paceline.targets.hf.own import OwnForward, joined
 from paceline.targets.hf.path import ForwardJob, Found, Taps
 from paceline.tree import Ints
 
+if TYPE_CHECKING:
+    from paceline.targets.hf.fused.guessing import PlacedStreams
+    from paceline.targets.streams import StreamAdapter
+
 States = NDArray[np.float32]
 LIKE = torch.empty(0, dtype=torch.float32, device="cpu")
 """Rotary angles are in its type."""
@@ -40,6 +44,7 @@ class Fused(Lean):
         super().__init__(own, operations)
         self._value_steps = operations.value_steps if isinstance(operations, ExactOperations) else None
         self._weights, self._space = self._placed()
+        self._adapter: tuple[Hashable, PlacedStreams | None] | None = None
 
     def _placed(self) -> tuple[PlacedWeights, Workspace]:
         weights = PlacedWeights(self.modules, self._value_steps)
@@ -98,16 +103,30 @@ class Fused(Lean):
         unread = [Request(chain.rows, chain.tokens, np.arange(-1, len(chain.tokens) - 1)) for chain in chains]
         if not unread or not self.takes(ForwardJob(unread)) or not _drafts():
             return None
-        if any(chain.streams is not None for chain in chains):
-            return None
         embedding = self._weights.embedding
         if embedding is None or len(embedding) < self._weights.vocabulary:
             return None
         from paceline.targets.hf.fused.drafting import ChainJob
+        from paceline.targets.hf.fused.guessing import StreamJob
 
+        adapters = {chain.streams.adapter.key: chain.streams.adapter for chain in chains if chain.streams}
+        ahead = max((chain.streams.count for chain in chains if chain.streams), default=0)
         end = max(request.end + chain.depth for request, chain in zip(unread, chains, strict=True))
-        angles = self._rotary.upto(end, self.modules.rotary, LIKE)
-        return ChainJob(chains, self._weights, self._space, angles).run()
+        angles = self._rotary.upto(end + ahead, self.modules.rotary, LIKE)
+        if not any(chain.streams and chain.guesses for chain in chains):
+            return ChainJob(chains, self._weights, self._space, angles).run()
+        if len(adapters) > 1 or (streams := self._streams(*adapters.values())) is None:
+            return None
+        return StreamJob(chains, streams, self._weights, self._space, angles).run()
+
+    def _streams(self, adapter: StreamAdapter) -> PlacedStreams | None:
+        """An adapter's weights; None where it does not fit the model. The last one stays placed."""
+        from paceline.targets.hf.fused.guessing import PlacedStreams
+
+        key = adapter.key, self._weights
+        if self._adapter is None or self._adapter[0] != key:
+            self._adapter = key, PlacedStreams.of(adapter, self._weights)
+        return self._adapter[1]
 
     @property
     def embedding_rows(self) -> NDArray[Any] | None:
