@@ -97,7 +97,7 @@ class StreamJob(DraftJob):
         nodes[:, 0, at.NODE_TOKEN], nodes[:, 0, at.NODE_ABOVE] = [unread[-1] for unread in self._unread], -1
         nodes.view(np.float64)[:, 0, at.NODE_CHANCE] = 1.0
         self._logits = torch.empty((texts * (1 + behind), weights.vocabulary), dtype=torch.float32, device="cpu")
-        self._arrays = {
+        self._arrays: dict[int, NDArray[Any]] = {
             at.ROWS: np.zeros((rows, at.ROW), np.int64),
             at.EXTRAS: np.zeros(texts * (1 + most) * (2 * most + ahead), np.int64),
             at.STATES: np.zeros((rows, weights.width), np.float32),

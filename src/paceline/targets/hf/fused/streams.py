@@ -49,7 +49,7 @@ def rows_read(job: int, thread: int, met: int) -> int:
     call(J[at.STEP], job, thread)
     met = meet(J[at.CHAIN_MEETING], threads, met)
     if planned == 0:
-        return met  # type: ignore[no-any-return]
+        return met
     for row in range(thread, planned, threads):
         _joined(job, row)
     if thread == 0:
