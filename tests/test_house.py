@@ -389,6 +389,7 @@ WITH_TORCH = {
     "drafters.networks.hydra": ("checkpoint", "fitting", "head", "prefix", "rows"),
     "drafters.networks.medusa": ("checkpoint", "fitting", "head", "network"),
     "drafters.networks.redrafter": ("checkpoint", "fitting", "head"),
+    "drafters.networks.streaming": ("adapter", "checkpoint", "fitting"),
 }
 """The law's half for rows of torch, and networks: loaded where a text needs them."""
 
@@ -500,8 +501,8 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 21000,
-        "drafters": 14760,
+        "targets": 21260,
+        "drafters": 15500,
         "planning": 2600,
         "engine": 1950,
         "api": 2800,
@@ -523,8 +524,8 @@ ROOM_LINES = {
         "cards": 50,
         "texts": 950,
         "dictionary": 1700,
-        "heads": 2400,
-        "commands": 1450,
+        "heads": 2600,
+        "commands": 1475,
     },
 }
 """The most lines that a room may have: what there is and a little more. A change that needs more raises its number, so

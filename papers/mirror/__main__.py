@@ -4,6 +4,7 @@
     python -m papers.mirror objectives --model M --draft D1 D2 --draft-device cuda:1 --gamma 2 4 8 16 --limit 80
     python -m papers.mirror batch --model M --draft D --draft-device cuda:1 --batch 1 8 16 32 64 --limit 64
     python -m papers.mirror fallback --model M --draft D --exit 0.25 0.5 0.75 --kappa 1 2 4 8 --tasks mt_bench qa
+    python -m papers.mirror streams --model M --draft D --head FOLDER --gamma 4 7 --limit 20
     python -m papers.mirror law --waiting 150 --draft pocket-draft+ballast:30M --branches 16 --temperature 0
 
 Races go on where they were interrupted. By default an item runs `pocket+ballast:300M` on very few prompts: the
@@ -13,10 +14,12 @@ direction at best.
 from papers.driver import Item, Option, asked, count, run
 from papers.lab import BALLAST_DTYPE, CHAT
 from papers.mirror.batch import BATCHES, batch
-from papers.mirror.drafts import GAMMA, MODEL, SIZES_OF_DRAFTS, options
+from papers.mirror.drafts import DRAFT, GAMMA, MODEL, SIZES_OF_DRAFTS, options
 from papers.mirror.fallback import EXITS, KAPPAS, fallback
 from papers.mirror.law import law
 from papers.mirror.objectives import GAMMAS, objectives
+from papers.mirror.streams import GAMMAS as WINDOWS
+from papers.mirror.streams import STREAMS, streams
 from papers.mirror.tasks import RIVALS, TEMPERATURES, tasks
 
 FORESEEN = {"model": "pocket", "draft": "pocket-draft", "dtype": "float32", "exit": EXITS, "suite": CHAT, "limit": 4}
@@ -38,6 +41,21 @@ ITEMS = (
             **FORESEEN | HOT,
             kappa=count("K", "numbers of proxies", KAPPAS),
             gamma=GAMMA,
+        ),
+    ),
+    Item(
+        "streams",
+        streams,
+        asked(
+            *("tasks", "data", "device", "max_new_tokens", "seed", "repeat", "temperature"),
+            model="pocket",
+            draft=DRAFT,
+            dtype=BALLAST_DTYPE,
+            suite=CHAT,
+            limit=1,
+            head=Option("FOLDER", "an adapter of the draft model's streams (the one that comes with paceline)"),
+            gamma=WINDOWS,
+            streams=count("N", "streams of a row", STREAMS),
         ),
     ),
     Item(

@@ -57,6 +57,7 @@ class Want:
 
 
 NOTHING = Want()
+OnEarly = Callable[[Array], None]
 
 SPARE_ROWS = 64
 """Capacity beyond the text, so that the rows of a draft fit behind it."""
@@ -64,8 +65,9 @@ SPARE_ROWS = 64
 
 def common_length(one: Ints, other: Ints) -> int:
     """How many leading tokens two texts have in common."""
-    differ = np.flatnonzero(one[: len(other)] != other[: len(one)])
-    return int(differ[0]) if len(differ) else min(len(one), len(other))
+    n = min(len(one), len(other))
+    differ = np.flatnonzero(one[:n] != other[:n])
+    return int(differ[0]) if len(differ) else n
 
 
 class Rows(ABC):
@@ -105,15 +107,15 @@ class Rows(ABC):
     def keep(self, path: Sequence[int]) -> None:
         """Commit the tentative rows ``path`` (ascending, counted from the first tentative row), drop the others."""
         self.hold(path)
-        self.committed, self.tentative = self.committed + self.tentative, 0
+        self.committed, self.tentative = self.committed + len(path), 0
 
     def hold(self, path: Sequence[int]) -> None:
-        """Drop the tentative rows but those of a draft that is still growing. A state counts them as committed."""
+        """Drop the tentative rows but these, of a draft that still grows; for rows without a state."""
         rows, drafted = np.asarray(path, np.int64), self.drafted
-        if list(path) != list(range(len(rows))):
-            assert rows[-1] < self.tentative and (np.diff(rows) > 0).all(), "a path descends its tree"
-            drafted[: len(rows)] = drafted[rows]
         assert len(rows) <= self.tentative, "a path descends its tree"
+        if list(path) != list(range(len(rows))):
+            assert (np.diff([*rows, self.tentative]) > 0).all(), "a path descends its tree"
+            drafted[: len(rows)] = drafted[rows]
         self._gather(rows)
         self.tentative = len(rows)
 
@@ -160,9 +162,6 @@ class Rows(ABC):
 
     def close(self) -> None:
         """Give the memory back."""
-
-
-OnEarly = Callable[[Array], None]
 
 
 @dataclass(frozen=True, eq=False)

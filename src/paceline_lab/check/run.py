@@ -66,7 +66,7 @@ UNAIDED = tuple(
     name
     for name, factory in BUILT_IN.items()
     if factory is not Plain
-    and name not in (*WITH_DICTIONARY, *KINDS)
+    and name not in (*WITH_DICTIONARY, *KINDS, *BESIDE)
     and all(option.default is not option.empty for option in signature(factory).parameters.values())
 )
 """The built-in methods that draft from nothing but the model and its text."""

@@ -10,7 +10,6 @@ if the process is lost, texts that had drafts from it have none from then on, an
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import warnings
@@ -18,19 +17,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.context import Context
 from paceline.drafters.asking import failure
 from paceline.drafters.base import Ask, Drafter, Seen
 from paceline.drafters.counters import Counter, Tally
 from paceline.drafters.networks.assistant.drafter import Model
-from paceline.drafters.networks.assistant.model import DraftModel
 from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.mirror.messages import Ahead, Go, MessageKind, Said, Window
-from paceline.drafters.networks.mirror.place import DraftPlace, spot
+from paceline.drafters.networks.mirror.place import DRAFTS, DraftPlace, drafting, place_of, spot
 from paceline.drafters.networks.mirror.process import KEPT, DraftProcess, Lost
 from paceline.drafters.networks.mirror.proxies import Outcomes, outcomes
 from paceline.drafters.networks.mirror.worker import facts_of
@@ -122,7 +119,9 @@ class Mirror(Drafter):
     def __init__(
         self,
         *,
-        model: Model,
+        model: Model | None = None,
+        draft: str = DRAFTS[0],
+        head: str | None = None,
         gamma: int = 7,
         kappa: int = 8,
         exit: float = 0.5,
@@ -148,9 +147,9 @@ class Mirror(Drafter):
         if translate is not None and Strategy.parse(translate).name in (NONE, TLI):
             raise InputError(f"mirror translates by lattice, context or naive, not {translate}")
         self._exit, self._spot, self._translate = exit, spot(device), translate
+        self._named, self._head = drafting(self.name, model, draft, head, top)
         self._foreign = ""
         """The fingerprint of the target's tokenizer, where the draft model has another one."""
-        self._named: Any = model
         self.process: DraftProcess | None = None
         self._size = 0
         self._open = 0
@@ -167,7 +166,7 @@ class Mirror(Drafter):
         layer = round(self._exit * layers)
         if not 0 < layer < layers:
             raise InputError(f"exit={self._exit:g} is layer {layer} of {layers}, which leaves nothing to overlap")
-        place = place_of(self._named, target, *self._spot)
+        place = place_of(self._named, target, *self._spot, head=self._head)
         if self.process is None or place != self._place:
             self.process = DraftProcess.at(place, stamp(place.model))
         self._place, self.needs, self._size = place, Want(early_exit=layer), target.vocab_size
@@ -180,6 +179,11 @@ class Mirror(Drafter):
                     "its tokenizer"
                 )
         elif self._translate is not None or theirs != vocabulary.fingerprint:
+            if self._head is not None:
+                raise InputError(
+                    f"mirror:draft=streaming drafts in the tokens of {target.name}, and {place.model} has "
+                    "another tokenizer; leave draft out"
+                )
             if not self.process.lost:  # else the next one is taught
                 self.process.teach(vocabulary)
             self._foreign, self._vocabulary = vocabulary.fingerprint, vocabulary
@@ -371,16 +375,3 @@ def _overlap(state: MirrorState, verdict: Verdict, scores: Scores, foreseen: Out
         return 0.0
     (law,) = state.outlook.laws(scores.row(stop)[None], [state.context.tokens[:-1]])
     return sum(float(law.probability(token)) for token in there)
-
-
-def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...]) -> DraftPlace:
-    """Where a draft model runs: on a dedicated core, unless a device says otherwise."""
-    if sys.platform == "win32":
-        raise InputError("mirror's process inherits a pipe, which Windows does not do; use assistant")
-    origin = named.origin if isinstance(named, DraftModel) else named
-    if not isinstance(origin, (str, Path)):
-        raise InputError(
-            "mirror's draft model is loaded by a separate process; give its name or folder, not a loaded model"
-        )
-    quantize = target.dtype if target.exact else None
-    return DraftPlace(str(origin), None if quantize else target.dtype, quantize, device, cpus)

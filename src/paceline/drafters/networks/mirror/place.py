@@ -19,8 +19,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from paceline.drafters.networks.assistant.drafter import Assistant, Model
+from paceline.drafters.networks.assistant.model import DraftModel
+from paceline.drafters.networks.heads import SHIPPED, STREAMING
+from paceline.drafters.networks.streaming.drafter import base_model
 from paceline.errors import InputError
+from paceline.targets.base import Target
 
+DRAFTS = Assistant.name, STREAMING
+"""How the draft model drafts."""
 BEGIN = "import sys; from paceline.drafters.networks.mirror.worker import main; sys.exit(main(sys.argv[1:]))"
 SOURCE = Path(__file__).parents[4]
 """Where this package lies, for a process that might not find it."""
@@ -45,6 +52,8 @@ class DraftPlace:
     device: str = "cpu"
     cpus: tuple[int, ...] = ()
     """The cores that it runs on; none for all."""
+    head: str | None = None
+    """The adapter of its streams, where it drafts with some."""
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -53,8 +62,39 @@ class DraftPlace:
             "quantize": self.quantize,
             "device": self.device,
             "cpus": list(self.cpus),
+            "head": self.head,
             "threads": max(1, len(self.cpus)),
         }
+
+
+def drafting(method: str, model: Model | None, draft: str, head: str | None, top: int) -> tuple[Any, str | None]:
+    """The draft model, and the adapter of its streams if it drafts by ``streaming``."""
+    if draft not in DRAFTS:
+        raise InputError(f"{method} takes draft={' or draft='.join(DRAFTS)}, not {draft!r}")
+    if draft == STREAMING:
+        if top > 1:
+            raise InputError(f"{method}:draft={STREAMING} drafts one token after another; leave top={top} out")
+        head = SHIPPED if head is None else head
+        return (base_model(head) if model is None else model), head
+    if head is not None:
+        raise InputError(f"a head is for {method}:draft={STREAMING}; write that, or leave head={head} out")
+    if model is None:
+        give = "give draft_model=NAME (--draft-model NAME on the command line)"
+        raise InputError(f"method {method!r} needs a draft model: write {method}:model=NAME or {give}")
+    return model, None
+
+
+def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...], *, head: str | None = None) -> DraftPlace:
+    """Where a draft model runs: on a dedicated core, unless a device says otherwise."""
+    if sys.platform == "win32":
+        raise InputError("mirror's process inherits a pipe, which Windows does not do; use assistant")
+    origin = named.origin if isinstance(named, DraftModel) else named
+    if not isinstance(origin, (str, Path)):
+        raise InputError(
+            "mirror's draft model is loaded by a separate process; give its name or folder, not a loaded model"
+        )
+    quantize = target.dtype if target.exact else None
+    return DraftPlace(str(origin), None if quantize else target.dtype, quantize, device, cpus, head)
 
 
 def usable_cores() -> list[int]:

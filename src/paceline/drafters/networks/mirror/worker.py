@@ -28,6 +28,7 @@ from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said
 from paceline.drafters.networks.mirror.rollout import Rollout
 from paceline.drafters.networks.network import RowNetwork
+from paceline.drafters.networks.streaming import Streaming
 from paceline.errors import InputError
 from paceline.law import Sampling
 from paceline.targets.lending import KeptRows
@@ -52,12 +53,29 @@ class WorkerAssistant(Assistant):
         self._rows = rows
 
 
+class WorkerStreaming(Streaming):
+    """The same with streams."""
+
+    def __init__(self, rows: KeptRows, **options: Any) -> None:
+        super().__init__(**options)
+        self._rows = rows
+
+
 class Worker:
     """The draft model and its texts."""
 
-    def __init__(self, link: Connection, messages: queue.SimpleQueue[Message], model: DraftModel) -> None:
-        self._link, self._messages, self._model = link, messages, model
-        self._network = RowNetwork(model.target)
+    def __init__(
+        self,
+        link: Connection,
+        messages: queue.SimpleQueue[Message],
+        model: DraftModel,
+        head: str | None = None,
+    ) -> None:
+        """With a ``head``, an adapter of streams, its windows take fewer forwards."""
+        self._link, self._messages, self._model, self._head = link, messages, model, head
+        self._network: RowNetwork = (
+            RowNetwork(model.target) if head is None else Streaming(model=model, head=head).network
+        )
         self._rows = KeptRows(model.target.open, model.target.look, KEPT_TEXTS, copies_lent=True)
         self._texts: dict[int, tuple[Rollout, int]] = {}
         """With the number of its target's tokens."""
@@ -126,14 +144,12 @@ class Worker:
         names = ("foreign", "translate", "top", "confidence", "shared", "gamma", "vocab_size")
         key = tuple(facts[name] for name in names)
         if key not in self._assistants:
-            made = WorkerAssistant(
-                self._rows,
-                model=self._model,
-                length=facts["gamma"],
-                top=facts["top"],
-                confidence=facts["confidence"],
-                noise="shared" if facts["shared"] else "none",
-                translate=facts["translate"],
+            how = {"model": self._model, "length": facts["gamma"], "confidence": facts["confidence"]}
+            how["noise"] = "shared" if facts["shared"] else "none"
+            made: Assistant = (
+                WorkerAssistant(self._rows, top=facts["top"], translate=facts["translate"], **how)
+                if self._head is None
+                else WorkerStreaming(self._rows, head=self._head, **how)
             )
             made.fit_size(facts["vocab_size"], self._vocabularies[facts["foreign"]] if facts["foreign"] else None)
             self._assistants[key] = made
@@ -199,7 +215,7 @@ def main(arguments: list[str]) -> int:
         model = _loaded(place)
         ready = {"vocab_size": model.target.vocab_size, "fingerprint": _fingerprint(model)}
         link.send_bytes(Message(MessageKind.READY, said=ready).packed())
-        Worker(link, messages, model).run()
+        Worker(link, messages, model, place["head"]).run()
     except BrokenPipeError:
         return 0
     except Exception as error:

@@ -65,7 +65,7 @@ class Streaming(Assistant):
         self._head, self._streams, self._guesses = head, streams, guesses
         self._fitted: FittedStreams | None = None
         super().__init__(
-            model=model if model is not None else _base(head),
+            model=model if model is not None else base_model(head),
             length=length,
             noise=noise,
             confidence=confidence,
@@ -117,7 +117,7 @@ class Streaming(Assistant):
         )
 
 
-def _base(head: str | Path) -> str:
+def base_model(head: str | Path) -> str:
     """The draft model that an adapter is for."""
     if head == SHIPPED:
         return BASE

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from paceline.drafters.networks.growth import Growth
 from paceline.drafters.networks.network import RowNetwork
 from paceline.drafters.networks.streaming.reading import StreamedGrowth, StreamedText
-from paceline.targets.hf.target import HFTarget
 from paceline.targets.streams import StreamAdapter, Streams
 from paceline.tree import EMPTY
+
+if TYPE_CHECKING:
+    from paceline.targets.hf.target import HFTarget
 
 FEWER = (2, 2), (9, 1)
 """From so many drafts in a forward on so many streams at most, as the paper has it in batches: a forward's cost grows
