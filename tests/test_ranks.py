@@ -215,6 +215,18 @@ def test_families_over_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*rotates by the largest position")
+def test_rotary_switches_and_early_exits_over_ranks(tmp_path: Path) -> None:
+    """Rows that are read again, and drafts begun in the middle of a forward of all ranks."""
+    folders = [tiny_model("llama", tmp_path / variant, variant) for variant in ("dynamic", "longrope")]
+    exits = [{"prompt": PROMPTS[0], "method": "mirror", "draft_model": "pocket-draft", "max_new_tokens": 24, "seed": 3}]
+    found = over_ranks([*folders, "pocket"], [of_tiny(), of_tiny(), exits])
+    for folder, each in zip(folders, found, strict=False):
+        assert tokens_of(each) == alone(folder, of_tiny()), folder
+    assert tokens_of(found[-1]) == alone("pocket", exits)
+
+
+@pytest.mark.slow
 def test_torchrun_checks_a_model_over_ranks() -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
     check = [*torchrun, "-m", "paceline", "check", "--tensor-parallel", "2", "--json", "--batch", "3", "-n", "24"]

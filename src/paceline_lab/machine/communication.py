@@ -36,8 +36,6 @@ RUN = 8
 HUBER = 0.1
 """Relative errors beyond this one weigh by their size, not by its square: a machine stalls now and then."""
 STEPS = 30
-QUANTILE = 0.25
-"""Of the seconds of each: a forward's all-reduces take longer than one, so other work interrupts them more often."""
 SUMS_PER_LAYER, SUMS_PER_DRAFT = 2, 2
 PATIENCE = 300.0
 """Seconds for all processes."""
@@ -98,7 +96,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds on this machine's processes (`QUANTILE`)."""
+    """Seconds on this machine's processes, without interruptions (`timed`)."""
 
     devices: int
     single: dict[int, float]
@@ -195,23 +193,25 @@ def measure(forwards: Sequence[Sums] = (), processes: int = 2, rounds: int = ROU
 
 
 def timed(jobs: dict[str, Any]) -> list[float]:
-    """Seconds of all sizes, then of all forwards (`QUANTILE`); on each process at once."""
+    """Seconds of all sizes, then of all forwards; on each process at once. Other work interrupts many all-reduces more
+    often than few. So each place in a run has its own median, and a run takes the sum of those."""
     import torch
     import torch.distributed as distributed
 
     work = [(RUN, size) for size in SIZES] + [(one["count"], one["size"]) for one in jobs["forwards"]]
     tensors = [torch.zeros(max(1, size // 4)) for _, size in work]
-    seconds: list[list[float]] = [[] for _ in work]
+    seconds: list[list[list[float]]] = [[] for _ in work]
     order = np.random.default_rng(0)
     meeting = torch.zeros(1)
     for _ in range(jobs["rounds"]):
         for number in order.permutation(len(work)).tolist():
             distributed.all_reduce(meeting)
-            began = time.perf_counter()
+            moments = [time.perf_counter()]
             for _ in range(work[number][0]):
                 distributed.all_reduce(tensors[number])
-            seconds[number].append(time.perf_counter() - began)
-    whole = [float(np.quantile(each, QUANTILE)) for each in seconds]
+                moments.append(time.perf_counter())
+            seconds[number].append(np.diff(moments).tolist())
+    whole = [float(np.median(each, axis=0).sum()) for each in seconds]
     return [spent / RUN for spent in whole[: len(SIZES)]] + whole[len(SIZES) :]
 
 

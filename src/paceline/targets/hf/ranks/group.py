@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as distributed
 
-from paceline.errors import InputError, RankLost
+from paceline.errors import InputError, RankLost, first_line
 from paceline.targets.hf.ranks.processes import Processes
 from paceline.targets.torchrun import by_torchrun, launched
 
@@ -61,7 +61,10 @@ class RankGroup:
         check_size(size)
         place = _place(size, device)
         backend = "nccl" if place.startswith("cuda") else "gloo"
-        return cls(Processes(backend, ANSWER), place)
+        try:
+            return cls(Processes(backend, ANSWER), place)
+        except RuntimeError as error:
+            raise RankLost(f"the {size} processes of a model did not meet: {first_line(error)}") from error
 
     def summed(self, part: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' parts, with the same bits on every rank."""
@@ -114,7 +117,8 @@ class RankGroup:
 
     def meet(self, place: str) -> None:
         """Wait for all ranks, however long they read weights."""
-        self._processes.meet(place)
+        with self._answering():
+            self._processes.meet(place)
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
