@@ -206,12 +206,12 @@ def test_where_chains_cannot_be_compiled_drafts_grow_by_levels(monkeypatch: pyte
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr("paceline.targets.hf.fused.chains.chained", failing)
-    path._drafts.cache_clear()
+    path._compiles.cache_clear()
     try:
         target = compiled()
         [tree] = proposed(target, [[3, 1, 4]], [Budget(4, 4)], temperature=1.0)
     finally:
-        path._drafts.cache_clear()
+        path._compiles.cache_clear()
     same(tree, whole)
     assert target.chains == 0
 

@@ -144,6 +144,7 @@ def _streamed(drafter: Streaming, context: Context) -> list[torch.Tensor]:
             return logits
 
         patch.setattr(target, "streamed", kept)
+        patch.setattr(target, "drafted", lambda _: None)  # a compiled draft does not ask for them
         drafter.propose([Ask(drafter.open(context), Budget(4, 4))])
     return found
 

@@ -77,7 +77,7 @@ def next_token(job: int, text: int, row: int, step: int, thread: int) -> int:
     doubles_at(J[at.CHANCES])[text * J[at.DEPTH] + step] = math.log(speed / speeds)
     if is_end(R, token):
         R[at.LENGTH] = step + 1
-    return token  # type: ignore[no-any-return]
+    return token
 
 
 @compiled()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paceline.law import Draw
 from paceline.targets.base import Request
@@ -49,12 +51,7 @@ class DraftJob(ABC):
         """Of the longest text, with its draft and what is spare."""
         return max(request.end for request in self._requests)
 
-    def _placed(
-        self,
-        function: int,
-        logits: torch.Tensor,
-        arrays: Mapping[int, np.ndarray[tuple[int, ...], np.dtype[np.generic]]],
-    ) -> Table:
+    def _placed(self, function: int, logits: torch.Tensor, arrays: Mapping[int, NDArray[Any]]) -> Table:
         """The job, which begins with this function, with the addresses of what all drafts have and of these arrays."""
         job, weights = self._weights.job.copy(), self._weights
         assert weights.embedding is not None
@@ -114,7 +111,7 @@ class ChainJob(DraftJob):
         count, texts = len(unread), len(chains)
         tokens = np.concatenate([request.tokens for request in self._requests])[unread]
         self._logits = torch.empty((texts, weights.vocabulary), dtype=torch.float32, device="cpu")
-        self._arrays = {
+        self._arrays: dict[int, NDArray[Any]] = {
             at.ROWS: table[unread].copy(),
             at.NEXT_ROWS: table[last + 1].copy(),
             at.EXTRAS: further,

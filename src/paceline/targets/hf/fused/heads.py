@@ -129,6 +129,7 @@ def _seen(job: int, row: int, ends: bool, window: int) -> tuple[int, int, int, i
     if R[at.PLACE] >= longs_at(job)[at.SKIPPED]:
         start = longs_at(job)[at.SKIPPED]
     if window:
+        window += R[at.AHEAD]
         start, skipped = max(start, R[at.POSITION] + 1 - window), max(0, R[at.FURTHER_COUNT] - window)
     further = longs_at(job)[at.EXTRAS] + 8 * (R[at.FURTHER] + skipped)
     return start, max(0, R[at.PREFIX] - start), further, R[at.FURTHER_COUNT] - skipped

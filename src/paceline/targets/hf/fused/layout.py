@@ -20,9 +20,9 @@ A call with hundreds of arrays would take longer than the forward of a small mod
     LEVELS, BEAMS, TOKENS, ABOVE, PATHS, BEST, BEST_CHANCES, KNOWN,                     # of drafts, beam by beam
     ADAPTERS, RANK, THIN, STREAM_ROWS, STREAMED_FROM,                                   # adapters of streams' rows
     STREAM_EMBEDDING, MOST_STREAMS, MOST_GUESSES, GUESSED, NODES, CANDIDATES,           # of drafts that streams guess
-    MAIN_ROWS, PLANNED, ORIGINS,
+    MAIN_ROWS, PLANNED, ORIGINS, LEAST_GUESS, LEAST_STREAM,
     JOB,
-) = range(86)
+) = range(88)
 
 # How a text's tokens are chosen, as `Warps` has it; the temperature, the mass and the least weight are doubles. Its
 # draft has a largest number of tokens, and fewer where it meets an end; a number of forwards read it.
@@ -81,6 +81,6 @@ EPS_BEFORE, EPS_BETWEEN, EPS_QUERY, EPS_KEY, SCALE, VALUE_SHIFT, NUMBERS = range
 CAPACITY, KEYS, VALUES, BUFFERS = range(4)
 
 # A row: its text, its position there, its place in memory, how many of the first places it sees, and where its list of
-# further places begins, and how many these are.
-TEXT, POSITION, PLACE, PREFIX, FURTHER, FURTHER_COUNT, ROW = range(7)
+# further places begins, and how many these are; how many positions a stream is ahead of the row whose window it has.
+TEXT, POSITION, PLACE, PREFIX, FURTHER, FURTHER_COUNT, AHEAD, ROW = range(8)
 # fmt: on

@@ -27,7 +27,6 @@ from paceline.tree import Ints
 
 if TYPE_CHECKING:
     from paceline.targets.hf.fused.guessing import PlacedStreams
-    from paceline.targets.streams import StreamAdapter
 
 States = NDArray[np.float32]
 LIKE = torch.empty(0, dtype=torch.float32, device="cpu")
@@ -101,32 +100,35 @@ class Fused(Lean):
 
     def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         unread = [Request(chain.rows, chain.tokens, np.arange(-1, len(chain.tokens) - 1)) for chain in chains]
-        if not unread or not self.takes(ForwardJob(unread)) or not _drafts():
+        ahead = max((chain.streams.count for chain in chains if chain.streams and chain.guesses), default=0)
+        if not unread or not self.takes(ForwardJob(unread)) or not _compiles("streams" if ahead else "chains"):
             return None
         embedding = self._weights.embedding
         if embedding is None or len(embedding) < self._weights.vocabulary:
             return None
-        from paceline.targets.hf.fused.drafting import ChainJob
-        from paceline.targets.hf.fused.guessing import StreamJob
-
-        adapters = {chain.streams.adapter.key: chain.streams.adapter for chain in chains if chain.streams}
-        ahead = max((chain.streams.count for chain in chains if chain.streams), default=0)
         end = max(request.end + chain.depth for request, chain in zip(unread, chains, strict=True))
         angles = self._rotary.upto(end + ahead, self.modules.rotary, LIKE)
-        if not any(chain.streams and chain.guesses for chain in chains):
-            return ChainJob(chains, self._weights, self._space, angles).run()
-        if len(adapters) > 1 or (streams := self._streams(*adapters.values())) is None:
-            return None
-        return StreamJob(chains, streams, self._weights, self._space, angles).run()
+        return self._guessed(chains, angles) if ahead else self._chained(chains, angles)
 
-    def _streams(self, adapter: StreamAdapter) -> PlacedStreams | None:
-        """An adapter's weights; None where it does not fit the model. The last one stays placed."""
-        from paceline.targets.hf.fused.guessing import PlacedStreams
+    def _chained(self, chains: Sequence[Chain], angles: torch.Tensor) -> list[ChainDraft]:
+        from paceline.targets.hf.fused.drafting import ChainJob
 
+        return ChainJob(chains, self._weights, self._space, angles).run()
+
+    def _guessed(self, chains: Sequence[Chain], angles: torch.Tensor) -> list[ChainDraft] | None:
+        """With streams of one adapter; None where it does not fit the model. The last adapter stays placed."""
+        from paceline.targets.hf.fused.guessing import PlacedStreams, StreamJob
+
+        adapter, *others = {
+            chain.streams.adapter.key: chain.streams.adapter for chain in chains if chain.streams
+        }.values()
         key = adapter.key, self._weights
         if self._adapter is None or self._adapter[0] != key:
             self._adapter = key, PlacedStreams.of(adapter, self._weights)
-        return self._adapter[1]
+        streams = self._adapter[1]
+        if streams is None or others:
+            return None
+        return StreamJob(chains, streams, self._weights, self._space, angles).run()
 
     @property
     def embedding_rows(self) -> NDArray[Any] | None:
@@ -175,12 +177,15 @@ class Fused(Lean):
         return table
 
 
+DRAFTS = {"chains": "chained", "streams": "streamed"}
+"""Modules that draft a token after another, and their functions."""
+
+
 @cache
-def _drafts() -> bool:
-    """Whether drafts of a token after another can be compiled. Compilers raise errors of every kind; drafts then grow
-    level by level."""
+def _compiles(drafts: str) -> bool:
+    """Whether such drafts can be compiled. Compilers raise errors of every kind; drafts then grow level by level."""
     try:
-        return bool(import_module("paceline.targets.hf.fused.chains").chained())
+        return bool(getattr(import_module(f"paceline.targets.hf.fused.{drafts}"), DRAFTS[drafts])())
     except Exception:
         return False
 

@@ -17,12 +17,10 @@ from paceline.compiled import compiled, native
 from paceline.targets.hf.fused import layout as at
 from paceline.targets.hf.fused.chains import embedded, is_end, next_token, raced
 from paceline.targets.hf.fused.forward import MINE, meet
-from paceline.targets.hf.fused.vector import call, doubles_at, floats_at, longs_at, shorts_at
+from paceline.targets.hf.fused.vector import call, double_of, doubles_at, floats_at, longs_at, shorts_at
 
-LEAST_GUESS = 0.1
-"""No guess is read that is less likely than that: its row would cost more than it brings."""
-LEAST_STREAMS = 0.15
-"""No streams stand behind a row that is less likely to be the last one confirmed."""
+USUAL_CHANCE = 0.5
+"""That the model confirms the guess of a stream: the next stream is asked then."""
 
 
 @native(MINE)
@@ -51,7 +49,7 @@ def rows_read(job: int, thread: int, met: int) -> int:
     call(J[at.STEP], job, thread)
     met = meet(J[at.CHAIN_MEETING], threads, met)
     if planned == 0:
-        return met  # type: ignore[no-any-return]
+        return met
     for row in range(thread, planned, threads):
         _joined(job, row)
     if thread == 0:
@@ -164,7 +162,7 @@ def _guessed(job: int, text: int, node: int, thread: int) -> None:
     root[at.NODE_ABOVE], root[at.NODE_LEVEL], chance[at.NODE_CHANCE] = -1, 0, 1.0
     count = 1
     while count <= T[at.GUESSES]:
-        best, above, rank = LEAST_GUESS, -1, 0
+        best, above, rank = double_of(J[at.LEAST_GUESS]), -1, 0
         for parent in range(count):
             level = longs_at(_node(job, text, parent))[at.NODE_LEVEL]
             used = 0
@@ -232,14 +230,14 @@ def _own_rows(job: int, text: int, rows: int, chosen: int, further: int) -> tupl
     choice, extras, place = longs_at(J[at.CHOICE]), longs_at(J[at.EXTRAS]), T[at.CERTAIN]
     for number in range(T[at.EARLIER]):
         before = place - T[at.EARLIER] + number
-        _row(job, rows, text, before, before, before + 1, 0, 0)
+        _row(job, rows, text, before, before, before + 1, 0, 0, 0)
         embedded(job, longs_at(T[at.UNREAD])[number], rows)
         rows += 1
     T[at.LOGITS_ROW] = chosen
     for node in range(T[at.NODE_COUNT]):
         N = longs_at(_node(job, text, node))
         behind = _path(job, text, node, extras, further)
-        _row(job, rows, text, place + N[at.NODE_LEVEL], place + node, place + 1, further, behind - further)
+        _row(job, rows, text, place + N[at.NODE_LEVEL], place + node, place + 1, further, behind - further, 0)
         embedded(job, N[at.NODE_TOKEN], rows)
         choice[chosen] = rows
         rows, chosen, further = rows + 1, chosen + 1, behind
@@ -266,13 +264,15 @@ def _stream_rows(job: int, text: int, rows: int, chosen: int, planned: int, furt
     for node in range(nodes):
         N, chance = longs_at(_node(job, text, node)), _last(job, text, node)
         left = R[at.LENGTH] - T[at.HAVE] - N[at.NODE_LEVEL] - 2  # guesses that can be needed behind the choice here
-        streams = max(0, min(T[at.STREAMS], left)) if chance >= LEAST_STREAMS and T[at.GUESSES] else 0
+        streams = 0
+        while streams < min(T[at.STREAMS], left) and chance >= double_of(J[at.LEAST_STREAM]):
+            streams, chance = streams + 1, chance * USUAL_CHANCE
         N[at.NODE_STREAM], N[at.NODE_STREAMS] = chosen + planned, streams
         path = _path(job, text, node, extras, further)
         for stream in range(streams):
             extras[path + stream] = free
             row, count = rows + planned, path + stream + 1 - further
-            _row(job, row, text, place + N[at.NODE_LEVEL] + stream + 1, free, place + 1, further, count)
+            _row(job, row, text, place + N[at.NODE_LEVEL] + stream + 1, free, place + 1, further, count, stream + 1)
             origin = longs_at(J[at.ORIGINS] + 8 * at.ORIGIN * planned)
             origin[at.ORIGIN_ROW], origin[at.ORIGIN_STREAM] = choice[T[at.LOGITS_ROW] + node], stream
             choice[chosen + planned] = row
@@ -293,8 +293,8 @@ def _last(job: int, text: int, node: int) -> float:
 
 @compiled()
 def _row(
-    job: int, row: int, text: int, position: int, place: int, prefix: int, further: int, further_count: int
+    job: int, row: int, text: int, position: int, place: int, prefix: int, further: int, count: int, ahead: int
 ) -> None:
     R = longs_at(longs_at(job)[at.ROWS] + 8 * at.ROW * row)
     R[at.TEXT], R[at.POSITION], R[at.PLACE], R[at.PREFIX] = text, position, place, prefix
-    R[at.FURTHER], R[at.FURTHER_COUNT] = further, further_count
+    R[at.FURTHER], R[at.FURTHER_COUNT], R[at.AHEAD] = further, count, ahead
