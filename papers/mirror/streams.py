@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ def rows(found: Cells) -> Table:
 
 def claims(found: Cells) -> Iterator[Claim]:
     """Of the longest drafts with the most streams, beside the draft model alone."""
-    gamma, most = (max(cell[place] for cell in found) for place in (1, 2))
+    gamma, most = max(gamma for _, gamma, _ in found), max(count for _, _, count in found)
     tasks = list(dict.fromkeys(task for task, _, _ in found))
     pairs = {task: (found[task, gamma, PLAIN], found[task, gamma, most]) for task in tasks}
     pairs = {task: both for task, both in pairs.items() if all(each.rounds for each in both)}
@@ -112,12 +113,16 @@ def claims(found: Cells) -> Iterator[Claim]:
     yield Claim(f"with {most} streams they are drafted faster", PAPER, ours, all(each > 1 for each in speeds.values()))
 
 
+def _steps(found: Cells, task: str, gamma: int, count: int) -> float:
+    return found[task, gamma, count].steps
+
+
 def report(found: Cells, notes: Sequence[str]) -> Report:
     gammas = {gamma: gamma for _, gamma, _ in found}
     panels, number = list[Panel](), 1
     for task in dict.fromkeys(task for task, _, _ in found):
         lines = {"alone" if n == PLAIN else f"{n} streams": n for of, _, n in found if of == task}
-        drawn = curves(lines, gammas, lambda gamma, count, task=task: found[task, gamma, count].steps, number)
+        drawn = curves(lines, gammas, partial(_steps, found, task), number)
         panels, number = (
             [*panels, Panel(task, "tokens of a draft", "steps of the draft model", drawn)],
             number + len(lines),
