@@ -29,14 +29,14 @@ def test_the_law_of_more_devices() -> None:
 
 
 def test_forwards_add_up_twice_a_layer_or_twice_in_all() -> None:
-    target, draft = Sums.of_target(32, 5, 4096, 2), Sums.of_draft(5, 1024, 2)
-    assert (target.count, target.size) == (64, 5 * 4096 * 2)
-    assert (draft.count, draft.size) == (2, 5 * 1024 * 2)
+    target, draft = Sums.of_target(32, 5, 4096, 2), Sums.of_draft(5, 1024, 32_000, 2)
+    assert target.sizes == (5 * 4096 * 2,) * 64
+    assert draft.sizes == (5 * 1024 * 2, 5 * 32_000 * 2), "states, then logits"
     assert target.seconds(LAW, 2) == pytest.approx(64 * (20e-6 + 4e-10 * 40960))
 
 
 def devices(count: int, law: AllReduceLaw = LAW) -> Devices:
-    return Devices(count=count, law=law, layers=32, width=4096, draft_width=1024)
+    return Devices(count=count, law=law, layers=32, width=4096, draft_width=1024, vocabulary=32_000)
 
 
 def test_devices_divide_the_work_and_add_their_sums() -> None:
@@ -47,7 +47,7 @@ def test_devices_divide_the_work_and_add_their_sums() -> None:
     found = devices(4).parts(PARTS, **how)
     assert found.lower == pytest.approx(0.010 + 0.25 * sums)
     assert found.upper == pytest.approx(0.010 + 0.75 * sums)
-    assert found.single == pytest.approx(0.0005 + 2 * LAW.seconds(4096, 4))
+    assert found.single == pytest.approx(0.0005 + LAW.seconds(4096, 4) + LAW.seconds(4 * 32_000, 4))
     plain = [devices(count).turns(0.080, 0) for count in (1, 2, 4, 8)]
     assert plain[0] == 0.080
     assert all(more < fewer for fewer, more in pairwise(plain))
@@ -79,7 +79,12 @@ def test_two_processes_are_measured() -> None:
 @pytest.mark.slow
 def test_the_law_predicts_both_kinds_of_forwards() -> None:
     """Within 20% on a quiet machine; of three tries the best counts, for others may work here, too."""
-    forwards = [Sums.of_target(24, 8, 896), Sums.of_draft(8, 896), Sums.of_target(6, 8, 256), Sums.of_draft(1, 256)]
+    forwards = [
+        Sums.of_target(24, 8, 896),
+        Sums.of_draft(8, 128, 8192),
+        Sums.of_target(6, 8, 256),
+        Sums.of_draft(1, 128, 8192),
+    ]
     worst = []
     for _ in range(3):
         ratios = [predicted / seconds for _, predicted, seconds in measure(forwards).compared()]

@@ -36,7 +36,7 @@ RUN = 8
 HUBER = 0.1
 """Relative errors beyond this one weigh by their size, not by its square: a machine stalls now and then."""
 STEPS = 30
-SUMS_PER_LAYER, SUMS_PER_DRAFT = 2, 2
+SUMS_PER_LAYER = 2
 PATIENCE = 300.0
 """Seconds for all processes."""
 
@@ -76,22 +76,21 @@ class Sums:
     """The all-reduces of one forward."""
 
     kind: str
-    count: int
-    size: int
-    """Bytes of each."""
+    sizes: tuple[int, ...]
+    """Bytes of each, in their order."""
 
     @classmethod
     def of_target(cls, layers: int, rows: int, width: int, itemsize: int = 4) -> Self:
         """Two a layer, of the states of all rows."""
-        return cls("target", SUMS_PER_LAYER * layers, rows * width * itemsize)
+        return cls("target", (rows * width * itemsize,) * (SUMS_PER_LAYER * layers))
 
     @classmethod
-    def of_draft(cls, rows: int, width: int, itemsize: int = 4) -> Self:
-        """Two in all: a draft model in tracks meets in its middle and at its end."""
-        return cls("draft", SUMS_PER_DRAFT, rows * width * itemsize)
+    def of_draft(cls, rows: int, width: int, vocabulary: int, itemsize: int = 4) -> Self:
+        """Two in all: a draft model in tracks adds up states in its middle, and logits at its end."""
+        return cls("draft", (rows * width * itemsize, rows * vocabulary * itemsize))
 
     def seconds(self, law: AllReduceLaw, devices: int) -> float:
-        return self.count * law.seconds(self.size, devices)
+        return sum(law.seconds(size, devices) for size in self.sizes)
 
 
 @dataclass(frozen=True)
@@ -125,6 +124,8 @@ class Devices:
     width: int
     """Of the target's states."""
     draft_width: int
+    vocabulary: int
+    """Tokens of the draft model."""
     itemsize: int = 4
     """Bytes of a value that is added up."""
 
@@ -135,7 +136,8 @@ class Devices:
 
     def draft(self, seconds: float, rows: int) -> float:
         """A forward of the draft model."""
-        return seconds / self.count + Sums.of_draft(rows, self.draft_width, self.itemsize).seconds(self.law, self.count)
+        sums = Sums.of_draft(rows, self.draft_width, self.vocabulary, self.itemsize)
+        return seconds / self.count + sums.seconds(self.law, self.count)
 
     def parts(self, parts: RoundParts, *, levels: int, branches: int, exit: float) -> RoundParts:
         """A round beside one another."""
@@ -198,8 +200,9 @@ def timed(jobs: dict[str, Any]) -> list[float]:
     import torch
     import torch.distributed as distributed
 
-    work = [(RUN, size) for size in SIZES] + [(one["count"], one["size"]) for one in jobs["forwards"]]
-    tensors = [torch.zeros(max(1, size // 4)) for _, size in work]
+    sizes = [[size] * RUN for size in SIZES] + [one["sizes"] for one in jobs["forwards"]]
+    made = {size: torch.zeros(max(1, size // 4)) for each in sizes for size in each}
+    work = [[made[size] for size in each] for each in sizes]
     seconds: list[list[list[float]]] = [[] for _ in work]
     order = np.random.default_rng(0)
     meeting = torch.zeros(1)
@@ -207,8 +210,8 @@ def timed(jobs: dict[str, Any]) -> list[float]:
         for number in order.permutation(len(work)).tolist():
             distributed.all_reduce(meeting)
             moments = [time.perf_counter()]
-            for _ in range(work[number][0]):
-                distributed.all_reduce(tensors[number])
+            for tensor in work[number]:
+                distributed.all_reduce(tensor)
                 moments.append(time.perf_counter())
             seconds[number].append(np.diff(moments).tolist())
     whole = [float(np.median(each, axis=0).sum()) for each in seconds]

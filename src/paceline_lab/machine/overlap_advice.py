@@ -155,6 +155,7 @@ def devices_of(trial: OverlapTrial, draft: str, count: int, law: AllReduceLaw | 
         layers=target.layers,
         width=width,
         draft_width=draft_width,
+        vocabulary=small.vocab_size,
         itemsize=BYTES.get(target.dtype, 4),
     )
 
