@@ -202,13 +202,15 @@ class Growth:
 
     def _node(self, path: Sequence[int]) -> int | None:
         """The node at the end of these tokens, if there is one."""
+        if path and not self.of_target:
+            return None
         node = ROOT
-        for token in path if self.of_target else ():
+        for token in path:
             below = (n for n, parent in enumerate(self._parents) if parent == node and self._tokens[n] == token)
             if (found := next(below, None)) is None:
                 return None
             node = found
-        return node if self.of_target or not path else None
+        return node
 
     def _below(self, node: int) -> list[int]:
         """The nodes that follow this one, at any distance."""

@@ -18,6 +18,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -307,11 +308,8 @@ class Mirror(Drafter):
                 raise self._lost(lost)
             self._leave(state)
             self.process = None
-            warnings.warn(
-                f"mirror: the process of the draft model was lost ({lost}); drafts are made in turns",
-                DrafterWarning,
-                stacklevel=2,
-            )
+            said = f"the process of the draft model was lost ({lost}); drafts are made in turns"
+            warnings.warn(f"mirror: {said}", DrafterWarning, stacklevel=2)
         elif not state.drafts:
             state.remote.rest()
         state.drafts = False  # until one is asked for again
@@ -383,7 +381,8 @@ class Mirror(Drafter):
             if not budget.overlapped or self.process is None or self.process.lost:
                 return None
             if state.remote is None:
-                self._join(state)
+                with suppress(DrafterError):  # lost just now: drafts are made in turns
+                    self._join(state)
         state.drafts = True
         if (remote := state.remote) is None:
             return None
