@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,10 @@ from paceline.api.model import LanguageModel
 from paceline.context import Context
 from paceline.drafters import Ask, Budget, make_drafter
 from paceline.drafters.networks.assistant import Assistant, DraftModel
+from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.heads import CONFIG, method_for
+from paceline.drafters.networks.mirror.messages import Ahead, Go, Message, MessageKind, Window
+from paceline.drafters.networks.mirror.worker import Worker, facts_of
 from paceline.drafters.networks.reading import ReadText
 from paceline.drafters.networks.streaming import Streaming
 from paceline.drafters.networks.streaming.fitting import adapter_for
@@ -380,6 +384,67 @@ def test_the_text_is_plains(lm: LanguageModel, tmp_path: Path, spec: str) -> Non
     assert [one.tokens for (one,) in ours] == [one.tokens for (one,) in plain]
     forwards = sum(each.counts["draft_forwards"] for (one,) in ours for each in one.rounds)
     assert 0 < forwards <= sum(each.counts["draft_tokens"] for (one,) in ours for each in one.rounds)
+
+
+class Link:
+    """Takes what a worker says."""
+
+    def __init__(self) -> None:
+        self.windows = list[Window]()
+
+    def send_bytes(self, packed: bytes) -> None:
+        message = Message.of(packed)
+        if message.kind is MessageKind.WINDOW:
+            self.windows.append(Window.of(message.said, 97, 5, "mirror"))
+
+
+def windows_of(model: HFTarget, head: Path | None) -> list[Window]:
+    """Windows of Mirror's worker: behind a text, and behind one of several outcomes, which are read as one tree."""
+    link: Any = Link()
+    worker = Worker(link, queue.SimpleQueue(), DraftModel(model), None if head is None else str(head))
+    context = context_of(tokens(9, 2).tolist(), temperature=1.0, seed=3)
+    facts = facts_of(context, 97, DraftShape(length=5), "mirror") | {"prompt": context.tokens.tolist()}
+    worker._hear(Message(MessageKind.OPEN, 1, 9, facts))
+    worker._hear(Message(MessageKind.GO, 1, 9, Go(5, np.empty(0, np.int64)).said()))
+    finish(worker)
+    draft = link.windows[0].tree
+    stops, proxies = np.array([-1, 0, 1, 1]), np.array([(int(draft.tokens[0]) + 1) % 97, 7, 8, 9])
+    worker._hear(Message(MessageKind.AHEAD, 1, 9, Ahead(5, draft.tokens, draft.parents, stops, proxies).said()))
+    worker._forward()
+    worker._forward()
+    worker._hear(Message(MessageKind.GO, 1, 9, Go(5, np.array([*draft.tokens[:2], 9])).said()))
+    finish(worker)
+    return list(link.windows)
+
+
+def finish(worker: Worker) -> None:
+    count = len(worker._link.windows)  # type: ignore[attr-defined]
+    while len(worker._link.windows) == count:  # type: ignore[attr-defined]
+        worker._forward()
+        for number, (text, _) in worker._texts.items():
+            if (found := text.window()) is not None:
+                worker._say(Message(MessageKind.WINDOW, number, found[0], found[1].said()))
+
+
+def test_mirrors_windows_are_those_of_the_model_alone(model: HFTarget, head: Path) -> None:
+    alone, ours = windows_of(model, None), windows_of(model, head)
+    assert len(alone) == len(ours) == 2
+    for one, other in zip(alone, ours, strict=True):
+        assert one.tree.tokens.tolist() == other.tree.tokens.tolist()
+        assert len(one.tree) == 5
+        assert other.forwards <= one.forwards
+    assert ours[1].ready > 0
+
+
+def test_mirror_says_what_does_not_go_together() -> None:
+    for spec, sentence in {
+        "mirror:draft=streaming,top=2": "drafts one token after another; leave top=2 out",
+        "mirror:model=pocket-draft,head=x": "a head is for mirror:draft=streaming",
+        "mirror:draft=other": "mirror takes draft=assistant or draft=streaming, not 'other'",
+        "mirror": "method 'mirror' needs a draft model: write mirror:model=NAME",
+    }.items():
+        with pytest.raises(InputError, match=sentence):
+            make_drafter(spec)
 
 
 # --- files and mistakes of users ---

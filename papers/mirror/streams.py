@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,20 +112,19 @@ def claims(found: Cells) -> Iterator[Claim]:
     yield Claim(f"with {most} streams they are drafted faster", PAPER, ours, all(each > 1 for each in speeds.values()))
 
 
-def _steps(found: Cells, task: str, gamma: int, count: int) -> float:
-    return found[task, gamma, count].steps
-
-
 def report(found: Cells, notes: Sequence[str]) -> Report:
     gammas = {gamma: gamma for _, gamma, _ in found}
     panels, number = list[Panel](), 1
     for task in dict.fromkeys(task for task, _, _ in found):
         lines = {"alone" if n == PLAIN else f"{n} streams": n for of, _, n in found if of == task}
-        drawn = curves(lines, gammas, partial(_steps, found, task), number)
-        panels, number = (
-            [*panels, Panel(task, "tokens of a draft", "steps of the draft model", drawn)],
-            number + len(lines),
+
+        def steps(gamma: int, count: int, task: str = task) -> float:
+            return found[task, gamma, count].steps
+
+        panels.append(
+            Panel(task, "tokens of a draft", "steps of the draft model", curves(lines, gammas, steps, number))
         )
+        number += len(lines)
     said = [*notes, ABOUT, PASSES]
     return Report(
         "Mirror-SD, Figure 6b: drafts with speculative streaming", [rows(found)], list(claims(found)), said, panels
