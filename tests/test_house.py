@@ -501,7 +501,7 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 21260,
+        "targets": 21950,
         "drafters": 15500,
         "planning": 2600,
         "engine": 1950,

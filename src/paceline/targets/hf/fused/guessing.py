@@ -18,7 +18,7 @@ from paceline.targets.hf.fused.placed import PlacedWeights, Workspace
 from paceline.targets.hf.fused.streams import streamed
 from paceline.targets.streams import MAPS, StreamAdapter
 
-LEAST_GUESS, LEAST_STREAM = 0.1, 0.15
+LEAST_GUESS, LEAST_STREAM = 0.2, 0.2
 """No guess is read that is less likely to be confirmed, and no stream that is less likely to be asked: their rows would
 cost more than they bring. In 8-bit integers and in floats a row costs about a tenth of a forward."""
 LARGEST_INT8 = 127
