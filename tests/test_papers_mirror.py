@@ -21,7 +21,7 @@ from paceline_lab import Summary
 from paceline_lab.bench.run.ours import parted
 from paper_items import STEADY, asked, shown
 from papers.lab import method_of, names_of, without_head
-from papers.mirror import batch, objectives, tasks
+from papers.mirror import batch, objectives, streams, tasks
 from papers.mirror.drafts import GAMMA, PUBLISHED, Two, accepted, by_text, milliseconds, ratio_of, two
 from papers.redrafter import tasks as redrafter_tasks
 from papers.report import Claim
@@ -294,3 +294,40 @@ def test_tasks_are_the_paper_s_where_they_are_here(run: Any, tmp_path: Path) -> 
 def test_mistakes_are_named(item: str, given: list[str], sentence: str, run: Any) -> None:
     with pytest.raises(ValueError, match=sentence):
         run(item, *given)
+
+
+# --- streams ---
+
+
+def drafting(steps: float, milliseconds: float, rounds: int = 4) -> streams.Drafting:
+    return streams.Drafting(rounds, round(steps * rounds), [milliseconds / 1000] * rounds)
+
+
+@pytest.mark.parametrize(("steps", "took", "agree"), [(2.5, 5.0, [True, True]), (4.0, 9.0, [False, False])])
+def test_streams_save_steps_and_time_or_do_not(steps: float, took: float, agree: list[bool]) -> None:
+    cells = {("qa", 4, streams.PLAIN): drafting(4.0, 8.0), ("qa", 4, 3): drafting(steps, took)}
+    found = streams.report(cells, [])
+    assert verdicts(found.claims) == agree
+    assert found.tables[0][1] == [("qa, 4", "4.00, 8.00", f"{steps:.2f}, {took:.2f} ({8 / took:.2f}x)")]
+    assert found.panels[0].title == "qa"
+
+
+def test_rounds_of_other_lengths_do_not_count() -> None:
+    rounds = [SimpleNamespace(drafted=n, counts={"draft_forwards": 2}, seconds_draft=0.5) for n in (3, 4, 4)]
+    found = streams.Drafting()
+    found.add(rounds, 4)
+    assert (found.rounds, found.steps, found.milliseconds) == (2, 2.0, 500.0)
+    assert math.isnan(streams.Drafting().milliseconds)
+
+
+def test_the_script_of_streams_runs(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paceline, "load", lambda *_, **__: lm)
+    usual = "--model", "pocket", "--draft", "pocket-draft", "--limit", "1", "--max-new-tokens", "8"
+    rows = [{"question_id": 1, "category": "qa", "turns": ["Say it."]}]
+    (tmp_path / "spec_bench_question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    where = "--tasks", "qa", "--data", str(tmp_path), "--dtype", "float32"
+    found = shown("mirror", "streams", *usual, *where, "--gamma", "2", "3", "--streams", "1")
+    assert [claim["claim"] for claim in found["claims"]] == [
+        "with 1 streams drafts of 3 tokens take fewer steps",
+        "with 1 streams they are drafted faster",
+    ]

@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from paceline.api.model import LanguageModel
-from paceline.drafters.networks.heads import CONFIG, SHIPPED, method_for, shipped_folder, shipped_methods
+from paceline.drafters.networks.heads import CONFIG, SHIPPED, STREAMING, method_for, shipped_folder, shipped_methods
 from paceline.errors import InputError
 from paceline_make.cards import CARD
 
@@ -60,6 +60,25 @@ def test_it_is_for_no_other_model(method: str) -> None:
     other = paceline.load("pocket-draft", dtype="float32")
     with pytest.raises(InputError, match=rf"{SHIPPED}|no .*head"):
         other.generate("The", method=method, max_new_tokens=2)
+
+
+def test_streams_of_the_draft_model_come_along(lm: LanguageModel) -> None:
+    """They save forwards of the draft model, and change neither drafts nor text."""
+    assert shipped_methods("pocket-draft") == [STREAMING]
+    folder = shipped_folder(STREAMING) / "pocket-draft"
+    draft = paceline.load("pocket-draft", dtype="float32").target
+    card = (folder / CARD).read_text()
+    assert draft.fingerprint() in card
+    assert "tools.pocket_heads streaming " in card
+    assert (folder / "model.safetensors").stat().st_size <= 1_000_000
+    how = {"temperature": 0.8, "seed": 3, "max_new_tokens": 48, "planner": "fixed:7"}
+    alone = lm.generate_batch(list(PROMPTS), method="assistant:model=pocket-draft,length=7", **how)
+    found = lm.generate_batch(list(PROMPTS), method="streaming:length=7", **how)
+    assert [one.tokens for (one,) in found] == [one.tokens for (one,) in alone]
+    tokens, forwards = (
+        sum(each.counts[name] for (one,) in found for each in one.rounds) for name in ("draft_tokens", "draft_forwards")
+    )
+    assert tokens >= 1.1 * forwards > 0
 
 
 def test_all_that_comes_along_is_small() -> None:

@@ -98,7 +98,7 @@ def rows(found: Cells) -> Table:
 
 def claims(found: Cells) -> Iterator[Claim]:
     """Of the longest drafts with the most streams, beside the draft model alone."""
-    gamma, most = (max(cell[place] for cell in found) for place in (1, 2))
+    gamma, most = max(gamma for _, gamma, _ in found), max(count for _, _, count in found)
     tasks = list(dict.fromkeys(task for task, _, _ in found))
     pairs = {task: (found[task, gamma, PLAIN], found[task, gamma, most]) for task in tasks}
     pairs = {task: both for task, both in pairs.items() if all(each.rounds for each in both)}
@@ -117,11 +117,14 @@ def report(found: Cells, notes: Sequence[str]) -> Report:
     panels, number = list[Panel](), 1
     for task in dict.fromkeys(task for task, _, _ in found):
         lines = {"alone" if n == PLAIN else f"{n} streams": n for of, _, n in found if of == task}
-        drawn = curves(lines, gammas, lambda gamma, count, task=task: found[task, gamma, count].steps, number)
-        panels, number = (
-            [*panels, Panel(task, "tokens of a draft", "steps of the draft model", drawn)],
-            number + len(lines),
+
+        def steps(gamma: int, count: int, task: str = task) -> float:
+            return found[task, gamma, count].steps
+
+        panels.append(
+            Panel(task, "tokens of a draft", "steps of the draft model", curves(lines, gammas, steps, number))
         )
+        number += len(lines)
     said = [*notes, ABOUT, PASSES]
     return Report(
         "Mirror-SD, Figure 6b: drafts with speculative streaming", [rows(found)], list(claims(found)), said, panels
