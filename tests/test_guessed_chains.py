@@ -312,10 +312,10 @@ def test_other_adapters_and_missing_compilers_are_left_to_the_caller(monkeypatch
 
 def test_unlikely_guesses_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor streams that are hardly asked."""
-    monkeypatch.setattr(guessing, "LEAST_GUESS", 1.0)
+    monkeypatch.setattr(guessing, "LEAST_GUESS", 2.2)
     target, streams = compiled(), Streams(held(), 2)
     asked = chains(target, streams, 4)
     assert [draft.forwards for draft in drafted(target, asked)] == DEPTHS
     monkeypatch.setattr(guessing, "LEAST_GUESS", 0.0)
-    monkeypatch.setattr(guessing, "LEAST_STREAM", 1.1)
+    monkeypatch.setattr(guessing, "LEAST_STREAM", 2.2)
     assert [draft.forwards for draft in drafted(target, chains(target, streams, 4))] == DEPTHS

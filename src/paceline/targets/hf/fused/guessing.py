@@ -18,9 +18,11 @@ from paceline.targets.hf.fused.placed import PlacedWeights, Workspace
 from paceline.targets.hf.fused.streams import streamed
 from paceline.targets.streams import MAPS, StreamAdapter
 
-LEAST_GUESS, LEAST_STREAM = 0.1, 0.15
+LEAST_GUESS, LEAST_STREAM = 0.2, 0.2
 """No guess is read that is less likely to be confirmed, and no stream that is less likely to be asked: their rows would
-cost more than they bring. In 8-bit integers and in floats a row costs about a tenth of a forward."""
+cost more than they bring."""
+FOR_FLOATS = 0.5
+"""As much of these where weights are floats: a row then is cheaper beside reading the weights."""
 LARGEST_INT8 = 127
 LEAST_STEP = 1e-12
 """Rows of zeros have a step, too."""
@@ -114,7 +116,8 @@ class StreamJob(DraftJob):
         self._job[at.RANK], self._job[at.STREAMED_FROM] = streams.rank, streams.first
         self._job[at.MOST_GUESSES], self._job[at.MOST_STREAMS] = most, ahead
         chances = self._job.view(np.float64)
-        chances[at.LEAST_GUESS], chances[at.LEAST_STREAM] = LEAST_GUESS, LEAST_STREAM
+        share = FOR_FLOATS if weights.kind.form == at.FLOATS else 1.0
+        chances[at.LEAST_GUESS], chances[at.LEAST_STREAM] = share * LEAST_GUESS, share * LEAST_STREAM
         space.into(self._job, rows, self._length)
 
     def run(self) -> list[ChainDraft]:
