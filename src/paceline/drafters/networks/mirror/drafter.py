@@ -40,8 +40,8 @@ from paceline.drafters.networks.mirror.state import (
     MirrorState,
     overlap_mass,
 )
+from paceline.drafters.networks.mirror.turns import InTurns, in_turns
 from paceline.drafters.networks.mirror.worker import facts_of
-from paceline.drafters.networks.streaming.drafter import Streaming
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterError, DrafterWarning, InputError
@@ -64,18 +64,6 @@ NARROWER = ((64, 1), (32, 2), (16, 4))
 """(N, M): from N texts at once on, at most M proxies of each node (the paper's appendix D.1)."""
 OFTEN = 3
 """How often a drafter begins its draft model's process again."""
-
-
-class InTurns(Assistant):
-    """The same draft model in turns with the target."""
-
-    name = "mirror"
-
-
-class StreamsInTurns(Streaming):
-    """The same with streams."""
-
-    name = "mirror"
 
 
 class Mirror(Drafter):
@@ -145,11 +133,8 @@ class Mirror(Drafter):
         self.overlaps = Overlaps.ALWAYS if overlap == ALWAYS else Overlaps.CHOICE
         self.turns: Assistant | None = None
         if self.overlaps is Overlaps.CHOICE:
-            how: dict[str, Any] = {"model": self._named, "length": gamma, "confidence": confidence, "noise": noise}
-            if self._head is None:
-                self.turns = InTurns(top=top, translate=translate, **how)
-            else:
-                self.turns = StreamsInTurns(head=self._head, **how)
+            how: dict[str, Any] = {"length": gamma, "top": top, "confidence": confidence, "noise": noise}
+            self.turns = in_turns(self._named, self._head, translate=translate, **how)
             self.costly_levels = self.turns.costly_levels
 
     # the draft model's process
@@ -185,10 +170,8 @@ class Mirror(Drafter):
                 )
         elif self._translate is not None or facts["fingerprint"] != vocabulary.fingerprint:
             if self._head is not None:
-                raise InputError(
-                    f"mirror:draft=streaming drafts in the tokens of {self._target}, and {self._named} has another "
-                    "tokenizer; leave draft out"
-                )
+                said = f"drafts in the tokens of {self._target}, and {self._named} has another tokenizer"
+                raise InputError(f"mirror:draft=streaming {said}; leave draft out")
             if not process.lost:  # else the next one is taught
                 process.teach(vocabulary)
             self._foreign = vocabulary.fingerprint
