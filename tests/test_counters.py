@@ -28,6 +28,8 @@ OF_DRAFTERS = {
     "bytes_exchanged": 500,
     "rounds_foreseen": 3,
     "overlap_mass": 1.5,
+    "drafts_inside": 0,
+    "rounds_overlapped": 0,
     "accepted_prediction_tokens": 0,
     "rejected_prediction_tokens": 0,
 }

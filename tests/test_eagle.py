@@ -116,7 +116,7 @@ class Shown:
     """What a head needs of a target."""
 
     name, device, context_length, layers, dtype = "shown", "cpu", None, 8, "float32"
-    compiled = False
+    compiled, bundled = False, ""
 
     def __init__(self, made: Published) -> None:
         self.made, self.vocab_size = made, made.layer["vocab_size"]

@@ -226,6 +226,8 @@ def _options(name: str, factory: Factory, text: str, given: dict[str, Any]) -> d
         options[key] = _convert(name, key, value, _kind(known[key]) if known else str)
     options = preset | options
     options.update({key: value for key, value in given.items() if key in (known or {}) and key not in options})
+    implied = getattr(factory, "implied", None)
+    options = {**(implied(options) if implied else {}), **options}
     for key, parameter in (known or {}).items():
         if parameter.default is parameter.empty and key not in options:
             if key == MODEL:

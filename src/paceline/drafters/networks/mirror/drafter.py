@@ -27,9 +27,10 @@ from paceline.drafters.asking import failure
 from paceline.drafters.base import Ask, Awaited, Drafter, InFlight, Overlaps, Seen, one_of
 from paceline.drafters.networks.assistant.drafter import Assistant, Model
 from paceline.drafters.networks.growth import DraftShape
+from paceline.drafters.networks.heads import SHIPPED, STREAMING
 from paceline.drafters.networks.mirror.flight import RemoteText, WindowInFlight, WindowSource
 from paceline.drafters.networks.mirror.messages import Ahead
-from paceline.drafters.networks.mirror.place import DRAFTS, DraftPlace, drafting, place_of, spot
+from paceline.drafters.networks.mirror.place import DRAFTS, DraftPlace, adapter_of, place_of, spot
 from paceline.drafters.networks.mirror.process import KEPT, DraftProcess, Lost
 from paceline.drafters.networks.mirror.proxies import outcomes
 from paceline.drafters.networks.mirror.state import (
@@ -42,6 +43,7 @@ from paceline.drafters.networks.mirror.state import (
 )
 from paceline.drafters.networks.mirror.turns import InTurns, in_turns
 from paceline.drafters.networks.mirror.worker import facts_of
+from paceline.drafters.networks.streaming.drafter import base_model
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterError, DrafterWarning, InputError
@@ -86,7 +88,7 @@ class Mirror(Drafter):
     def __init__(
         self,
         *,
-        model: Model | None = None,
+        model: Model,
         draft: str = DRAFTS[0],
         head: str | None = None,
         gamma: int = 7,
@@ -118,7 +120,8 @@ class Mirror(Drafter):
         if translate is not None and Strategy.parse(translate).name in (NONE, TLI):
             raise InputError(f"mirror translates by lattice, context or naive, not {translate}")
         self._exit, self._spot, self._translate = exit, spot(device), translate
-        self._named, self._head = drafting(self.name, model, draft, head, top)
+        self._named: Any = model
+        self._head = adapter_of(self.name, draft, head, top)
         self._foreign = ""
         """The fingerprint of the target's tokenizer, where the draft model has another one."""
         self.process: WindowSource | None = None
@@ -136,6 +139,12 @@ class Mirror(Drafter):
             how: dict[str, Any] = {"length": gamma, "top": top, "confidence": confidence, "noise": noise}
             self.turns = in_turns(self._named, self._head, translate=translate, **how)
             self.costly_levels = self.turns.costly_levels
+
+    @staticmethod
+    def implied(options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The draft model of an adapter, where no other is named."""
+        streams = options.get("draft") == STREAMING
+        return {"model": base_model(options.get("head") or SHIPPED)} if streams else {}
 
     # the draft model's process
 

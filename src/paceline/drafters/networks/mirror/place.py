@@ -19,10 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from paceline.drafters.networks.assistant.drafter import Assistant, Model
+from paceline.drafters.networks.assistant.drafter import Assistant
 from paceline.drafters.networks.assistant.model import DraftModel
 from paceline.drafters.networks.heads import SHIPPED, STREAMING
-from paceline.drafters.networks.streaming.drafter import base_model
 from paceline.errors import InputError
 from paceline.targets.base import Target
 
@@ -67,21 +66,15 @@ class DraftPlace:
         }
 
 
-def drafting(method: str, model: Model | None, draft: str, head: str | None, top: int) -> tuple[Any, str | None]:
-    """The draft model, and the adapter of its streams if it drafts by ``streaming``."""
+def adapter_of(method: str, draft: str, head: str | None, top: int) -> str | None:
+    """The adapter of the draft model's streams; None where it drafts without any."""
     if draft not in DRAFTS:
         raise InputError(f"{method} takes draft={' or draft='.join(DRAFTS)}, not {draft!r}")
-    if draft == STREAMING:
-        if top > 1:
-            raise InputError(f"{method}:draft={STREAMING} drafts one token after another; leave top={top} out")
-        head = SHIPPED if head is None else head
-        return (base_model(head) if model is None else model), head
-    if head is not None:
+    if draft == STREAMING and top > 1:
+        raise InputError(f"{method}:draft={STREAMING} drafts one token after another; leave top={top} out")
+    if draft != STREAMING and head is not None:
         raise InputError(f"a head is for {method}:draft={STREAMING}; write that, or leave head={head} out")
-    if model is None:
-        give = "give draft_model=NAME (--draft-model NAME on the command line)"
-        raise InputError(f"method {method!r} needs a draft model: write {method}:model=NAME or {give}")
-    return model, None
+    return head or (SHIPPED if draft == STREAMING else None)
 
 
 def place_of(named: Any, target: Target, device: str, cpus: tuple[int, ...], *, head: str | None = None) -> DraftPlace:
