@@ -27,7 +27,6 @@ from paceline.drafters.asking import failure
 from paceline.drafters.base import Ask, Awaited, Drafter, InFlight, Overlaps, Seen, one_of
 from paceline.drafters.networks.assistant.drafter import Assistant, Model
 from paceline.drafters.networks.growth import DraftShape
-from paceline.drafters.networks.heads import SHIPPED, STREAMING
 from paceline.drafters.networks.mirror.flight import RemoteText, WindowInFlight, WindowSource
 from paceline.drafters.networks.mirror.messages import Ahead
 from paceline.drafters.networks.mirror.place import DRAFTS, DraftPlace, adapter_of, place_of, spot
@@ -41,9 +40,8 @@ from paceline.drafters.networks.mirror.state import (
     MirrorState,
     overlap_mass,
 )
-from paceline.drafters.networks.mirror.turns import InTurns, in_turns
+from paceline.drafters.networks.mirror.turns import InTurns, in_turns, own_model
 from paceline.drafters.networks.mirror.worker import facts_of
-from paceline.drafters.networks.streaming.drafter import base_model
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterError, DrafterWarning, InputError
@@ -140,11 +138,8 @@ class Mirror(Drafter):
             self.turns = in_turns(self._named, self._head, translate=translate, **how)
             self.costly_levels = self.turns.costly_levels
 
-    @staticmethod
-    def implied(options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The draft model of an adapter, where no other is named."""
-        streams = options.get("draft") == STREAMING
-        return {"model": base_model(options.get("head") or SHIPPED)} if streams else {}
+    implied = staticmethod(own_model)
+    """Options that follow from the others."""
 
     # the draft model's process
 

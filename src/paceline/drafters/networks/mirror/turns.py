@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from paceline.drafters.networks.assistant.drafter import Assistant
-from paceline.drafters.networks.streaming.drafter import Streaming
+from paceline.drafters.networks.heads import SHIPPED, STREAMING
+from paceline.drafters.networks.streaming.drafter import Streaming, base_model
 
 
 class InTurns(Assistant):
@@ -25,3 +27,9 @@ def in_turns(model: Any, head: str | None, *, top: int, translate: str | None, *
     if head is None:
         return InTurns(model=model, top=top, translate=translate, **options)
     return StreamsInTurns(model=model, head=head, **options)
+
+
+def own_model(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The draft model of the adapter that these options of the method name, where they name no other."""
+    streams = options.get("draft") == STREAMING
+    return {"model": base_model(options.get("head") or SHIPPED)} if streams else {}
