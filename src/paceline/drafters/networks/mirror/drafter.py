@@ -129,7 +129,7 @@ class Mirror(Drafter):
         if translate is not None and Strategy.parse(translate).name in (NONE, TLI):
             raise InputError(f"mirror translates by lattice, context or naive, not {translate}")
         self._exit, self._spot, self._translate = exit, spot(device), translate
-        self._named, self._head = drafting(self.name, model, draft, head, top)
+        self._named, self._head = drafting(self.name, model, draft, head, top, translate)
         self._foreign = ""
         """The fingerprint of the target's tokenizer, where the draft model has another one."""
         self.process: WindowSource | None = None

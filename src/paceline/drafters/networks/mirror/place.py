@@ -67,13 +67,17 @@ class DraftPlace:
         }
 
 
-def drafting(method: str, model: Model | None, draft: str, head: str | None, top: int) -> tuple[Any, str | None]:
+def drafting(
+    method: str, model: Model | None, draft: str, head: str | None, top: int, translate: str | None
+) -> tuple[Any, str | None]:
     """The draft model, and the adapter of its streams if it drafts by ``streaming``."""
     if draft not in DRAFTS:
         raise InputError(f"{method} takes draft={' or draft='.join(DRAFTS)}, not {draft!r}")
     if draft == STREAMING:
         if top > 1:
             raise InputError(f"{method}:draft={STREAMING} drafts one token after another; leave top={top} out")
+        if translate is not None:
+            raise InputError(f"{method}:draft={STREAMING} drafts in the target's tokens; leave translate={translate} out")
         head = SHIPPED if head is None else head
         return (base_model(head) if model is None else model), head
     if head is not None:
