@@ -670,6 +670,7 @@ def alive(pid: int) -> bool:
         ("mirror:exit=1", "'exit' of method 'mirror' is a depth between 0 and 1, not 1"),
         ("mirror:branches=some", "branches=best, branches=full or a number from 1 on, not 'some'"),
         ("mirror:noise=loud", "noise=shared or noise=none"),
+        ("mirror:draft=streaming,translate=lattice", "drafts in the target's tokens; leave translate=lattice out"),
     ],
 )
 def test_options_that_make_no_sense_are_one_sentence(spec: str, said: str) -> None:

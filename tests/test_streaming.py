@@ -475,6 +475,7 @@ def refused(folder: Path, model: Any, **options: Any) -> str:
 def test_mistakes_are_sentences(model: HFTarget, head: Path, tmp_path: Path) -> None:
     assert "streams=4, and the adapter has 3" in refused(head, model, streams=4)
     assert "streams of at least 1, not 0" in refused(head, model, streams=0)
+    assert "at most guesses=64 in a forward, not 100000" in refused(head, model, guesses=100_000)
     assert "was trained for" in refused(head, load_quietly(build("llama", seed=5).requires_grad_(False)))
     assert "llama's structure" in refused(head, TableTarget(random_table(97), 97))
     assert "is no adapter of streams" in refused(_as(head, tmp_path / "other", "ReDrafter"), model)

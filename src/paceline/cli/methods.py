@@ -7,7 +7,7 @@ import inspect
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +151,7 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
     required = sorted(named - options.keys())
     return {
         **row,
-        "group": _group(name, required, needed) if name in BUILT_IN else "installed",
+        "group": _group(name, named, needed) if name in BUILT_IN else "installed",
         "summary": getattr(method, "summary", "") or "a plug-in",
         "needs": "; ".join(needed) or "nothing beyond the text",
         "source": getattr(method, "source", "") or "an installed package",
@@ -162,14 +162,14 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
     }
 
 
-def _group(name: str, required: Sequence[str], needed: Sequence[str]) -> str:
+def _group(name: str, options: Collection[str], needed: Sequence[str]) -> str:
     """The main requirement of a built-in method."""
     from paceline.api.settings import Settings
     from paceline.drafters.spec import BUILT_IN, MODEL
 
     if name == Settings().spec:
         return "default"
-    if MODEL in required:
+    if MODEL in options:
         return "draft model"
     if getattr(BUILT_IN[name], "requires", ""):
         return "file"

@@ -119,7 +119,7 @@ class Mirror(Drafter):
             raise InputError(f"mirror translates by lattice, context or naive, not {translate}")
         self._exit, self._spot, self._translate = exit, spot(device), translate
         self._named: Any = model
-        self._head = adapter_of(self.name, draft, head, top)
+        self._head = adapter_of(self.name, draft, head, top=top, translate=translate)
         self._foreign = ""
         """The fingerprint of the target's tokenizer, where the draft model has another one."""
         self.process: WindowSource | None = None
@@ -139,7 +139,6 @@ class Mirror(Drafter):
             self.costly_levels = self.turns.costly_levels
 
     implied = staticmethod(own_model)
-    """Options that follow from the others."""
 
     # the draft model's process
 
@@ -329,8 +328,7 @@ class Mirror(Drafter):
 
     def _begun(self, state: MirrorState) -> WindowInFlight | None:
         """The next window of a text that has drafts from the process, if that can take a message."""
-        remote = state.remote
-        return remote.go(self.anew) if remote is not None and state.drafts and remote.free else None
+        return remote.go(self.anew) if (remote := state.remote) and state.drafts and remote.free else None
 
     def observe(self, seen: Sequence[Seen]) -> None:
         if self.turns is not None:

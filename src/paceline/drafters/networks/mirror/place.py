@@ -66,12 +66,14 @@ class DraftPlace:
         }
 
 
-def adapter_of(method: str, draft: str, head: str | None, top: int) -> str | None:
+def adapter_of(method: str, draft: str, head: str | None, *, top: int, translate: str | None) -> str | None:
     """The adapter of the draft model's streams; None where it drafts without any."""
     if draft not in DRAFTS:
         raise InputError(f"{method} takes draft={' or draft='.join(DRAFTS)}, not {draft!r}")
     if draft == STREAMING and top > 1:
         raise InputError(f"{method}:draft={STREAMING} drafts one token after another; leave top={top} out")
+    if draft == STREAMING and translate is not None:
+        raise InputError(f"{method}:draft={STREAMING} drafts in the target's tokens; leave translate={translate} out")
     if draft != STREAMING and head is not None:
         raise InputError(f"a head is for {method}:draft={STREAMING}; write that, or leave head={head} out")
     return head or (SHIPPED if draft == STREAMING else None)

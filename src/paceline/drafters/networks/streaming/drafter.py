@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 BASE = "pocket-draft"
 """The draft model that the adapter of the package is for."""
 GUESSES = 4
+MOST_GUESSES = 64
+"""A forward's memory grows with them, and streams are hardly ever right about more."""
 
 
 class Streaming(Assistant):
@@ -62,6 +64,8 @@ class Streaming(Assistant):
     ) -> None:
         """Without a ``model`` the one that the adapter was trained for, and without ``streams`` all that it has."""
         at_least(self.name, 1, streams=1 if streams is None else streams, guesses=guesses)
+        if guesses > MOST_GUESSES:
+            raise InputError(f"{self.name} reads at most guesses={MOST_GUESSES} in a forward, not {guesses}")
         self._head, self._streams, self._guesses = head, streams, guesses
         self._fitted: FittedStreams | None = None
         super().__init__(
