@@ -440,7 +440,7 @@ def test_mirror_says_what_does_not_go_together() -> None:
     for spec, sentence in {
         "mirror:draft=streaming,top=2": "drafts one token after another; leave top=2 out",
         "mirror:model=pocket-draft,head=x": "a head is for mirror:draft=streaming",
-        "mirror:draft=other": "mirror takes draft=assistant or draft=streaming, not 'other'",
+        "mirror:model=pocket-draft,draft=other": "mirror takes draft=assistant or draft=streaming, not 'other'",
         "mirror": "method 'mirror' needs a draft model: write mirror:model=NAME",
     }.items():
         with pytest.raises(InputError, match=sentence):

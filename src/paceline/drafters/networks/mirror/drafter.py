@@ -348,7 +348,7 @@ class Mirror(Drafter):
         flights = [self._flight(ask) for ask in asks]
         in_turns = [ask for ask, flight in zip(asks, flights, strict=True) if flight is None and ask.state.turns]
         drafts = iter(self._in_turns(in_turns))
-        rounds = max((ask.state.round for ask, flight in zip(asks, flights, strict=True) if flight), default=0.0)
+        rounds = max((ask.state.round for ask, flight in zip(asks, flights, strict=True) if flight), default=0)
         until, found = time.monotonic() + max(WAIT, self.gamma * rounds), list[DraftTree]()
         for ask, flight in zip(asks, flights, strict=True):
             if flight is None:
@@ -360,7 +360,7 @@ class Mirror(Drafter):
         return found
 
     def _flight(self, ask: Awaited) -> WindowInFlight | None:
-        """The window of a text in flight; None where it drafts in turns, or has to do without a draft."""
+        """The window of a text in flight; None where it drafts in turns, or has no draft."""
         state, budget, flight = ask
         if self.overlaps is Overlaps.CHOICE:
             if not budget.overlapped or self.process is None or self.process.lost:
@@ -368,8 +368,8 @@ class Mirror(Drafter):
             if state.remote is None:
                 with suppress(DrafterError):  # lost just now: drafts are made in turns
                     self._join(state)
-        state.drafts = True
-        if (remote := state.remote) is None:
+        state.drafts, remote = True, state.remote
+        if remote is None:
             return None
         remote.wake()
         state.tally.add(ROUNDS_OVERLAPPED)
@@ -384,10 +384,8 @@ class Mirror(Drafter):
                 self._leave(state)
             elif state.remote is not None:
                 state.remote.rest()
-        if not asks:
-            return []
-        assert self.turns is not None, "the states are its own"
-        return self.turns.propose([Ask(ask.state.turns, ask.budget) for ask in asks])
+        assert self.turns is not None or not asks, "the states are its own"
+        return self.turns.propose([Ask(ask.state.turns, ask.budget) for ask in asks]) if self.turns and asks else []
 
     def _worth(self, source: WindowSource, count: int) -> int | None:
         """How many outcomes get a window."""
