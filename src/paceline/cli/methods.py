@@ -131,7 +131,7 @@ def describe() -> list[dict[str, Any]]:
 def _row(name: str, factory: Any) -> dict[str, Any]:
     """A plug-in that cannot be imported says so in its own row and leaves the others alone."""
     from paceline.drafters.plugin import PlugIn
-    from paceline.drafters.spec import BUILT_IN
+    from paceline.drafters.spec import BUILT_IN, MODEL
     from paceline.targets.base import NOTHING
     from paceline.verify import Rule
 
@@ -144,11 +144,16 @@ def _row(name: str, factory: Any) -> dict[str, Any]:
     parameters = inspect.signature(method).parameters
     options = {key: one.default for key, one in parameters.items() if one.default is not one.empty}
     named = {key for key, one in parameters.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
-    made = method() if name in BUILT_IN and len(options) == len(parameters) else method
+    required = sorted(named - options.keys())
+    made = method
+    if name in BUILT_IN and not required:
+        try:
+            made = method()
+        except InputError:  # it has a default model for some of its options only
+            required = [MODEL]
     needs, of_prompt = (getattr(made, wish, NOTHING) for wish in ("needs", "prompt_needs"))
     rows = "every row of the prompt" if of_prompt != NOTHING else ""
     needed = list(filter(None, (getattr(method, "requires", ""), in_words(needs), rows)))
-    required = sorted(named - options.keys())
     return {
         **row,
         "group": _group(name, required, needed) if name in BUILT_IN else "installed",
