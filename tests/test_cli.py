@@ -343,6 +343,7 @@ def test_methods_are_listed_by_what_they_need(capsys: pytest.CaptureFixture[str]
     assert groups["unispec"] == "rows"
     assert groups["dictionary"] == groups["rest"] == "file"
     assert groups["assistant"] == groups["mirror"] == groups["streaming"] == "draft model"
+    assert {row["name"] for row in rows if "model" in row["required"]} == {"assistant", "mirror"}
     text = " ".join(say(["methods"], capsys)[1].split())
     assert all(f" {row['name']} {row['summary']}" in text for row in rows)
 

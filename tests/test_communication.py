@@ -1,11 +1,16 @@
 """What all-reduces cost: the law fits through stalls, counts what forwards add up, and plans for more devices."""
 
 import argparse
+import subprocess
+import sys
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+from paceline.errors import InputError
 from paceline_lab.commands import advise
+from paceline_lab.machine import communication
 from paceline_lab.machine.communication import SIZES, AllReduceLaw, Devices, Sums, measure
 from paceline_lab.machine.overlap import RoundParts
 from paceline_lab.machine.overlap_advice import Overlap, OverlapAdvice, OverlapTurns
@@ -74,6 +79,20 @@ def test_two_processes_are_measured() -> None:
     ((sums, predicted, seconds),) = found.compared()
     assert sums == forward
     assert 0.1 < predicted / seconds < 10
+
+
+def test_a_process_that_fails_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one would wait for it."""
+    started = subprocess.Popen
+
+    def popen(command: list[str], **how: Any) -> Any:
+        ends = [sys.executable, "-c", "raise SystemExit('no room here')"]
+        return started(ends if how["env"]["RANK"] == "1" else command, **how)
+
+    monkeypatch.setattr(communication, "PATIENCE", 10.0)
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(InputError, match="not measured on this machine: no room here"):
+        measure(rounds=2)
 
 
 @pytest.mark.slow

@@ -137,6 +137,9 @@ def test_what_is_not_cut_is_refused(capsys: pytest.CaptureFixture[str], monkeypa
     for name, value in {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     assert "needs 2 processes, and there are 3" in refused(capsys)
+    monkeypatch.setenv("WORLD_SIZE", "three")
+    assert "WORLD_SIZE in the environment is a number of processes, not 'three'" in refused(capsys)
+    assert main(["methods", "lookup"]) == 0, "other commands do not read it"
     with pytest.raises(paceline.InputError, match="give its folder or name"):
         paceline.load(families.build("llama"), tensor_parallel=2)
     with pytest.raises(paceline.InputError, match="a number of ranks, 1 or more, not 0"):

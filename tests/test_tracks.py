@@ -240,6 +240,8 @@ def test_a_training_from_texts_to_a_draft_model(
     assert main(given) == 0, "a finished training is left as it is"
     assert main([*given, "--layers", "4"]) == 2
     assert "holds a training with other settings or texts" in capsys.readouterr().err
+    assert main([*given, "--seed", "-1"]) == 2
+    assert "--seed is 0 or more, not -1" in capsys.readouterr().err
 
 
 def test_a_draft_model_of_one_track_is_an_ordinary_llama(tmp_path: Path) -> None:

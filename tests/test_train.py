@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from paceline.errors import InputError
 from paceline.targets.hf.load import load_target
 from paceline.targets.pocket import bundle
 from paceline.targets.pocket.bundle import WEIGHTS
@@ -89,6 +90,16 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     assert torch.equal(weights_of(again.model), weights_of(whole.model))
     assert not torch.equal(weights_of(again.model), weights_of(tiny()))
     assert [file.name for file in tmp_path.glob("*.part")] == []
+
+
+def test_the_shortest_text_fills_a_step(tokens: NDArray[np.uint16], tmp_path: Path) -> None:
+    """Of windows as long as a step, from any beginning."""
+    schedule = ModelSchedule(tokens=64, tokens_per_step=32).within(32)
+    with pytest.raises(InputError, match="the text has 64 tokens, and this training needs 65"):
+        TrainingRun(tiny(), tokens[:64], schedule, tmp_path / "run.pt")
+    run = TrainingRun(tiny(), tokens[:65], schedule, tmp_path / "run.pt")
+    run.train(silent)
+    assert run.step == 2
 
 
 def test_a_finished_run_is_left_alone(tokens: NDArray[np.uint16], tmp_path: Path) -> None:

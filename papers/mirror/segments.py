@@ -77,6 +77,8 @@ def segments(given: Given) -> Report:
     """
     if launched() < 2:
         raise ValueError("start it by torchrun, with as many processes as the draft model has tracks")
+    if given.tracks == given.plain:
+        raise ValueError("--plain is another folder than --tracks: one that was made with --tracks 1")
     found = {TRACKS: measured(str(given.tracks), given), CUT: measured(str(given.plain), given)}
     known = {name: each for name, each in found.items() if each is not None}
     if len(known) < len(found):

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = commands.parse_args(arguments)
         called = options.called
         check_most(options)
-        silent = follows() and (getattr(options, "tensor_parallel", None) or 1) > 1
+        silent = (getattr(options, "tensor_parallel", None) or 1) > 1 and follows()
         if models := getattr(options, "models", None) or getattr(options, "model", None):
             with streams.muted(silent):
                 status(f"loading {models[0] if isinstance(models, list) else models} ...")

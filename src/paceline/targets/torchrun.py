@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from threading import Event
 
+from paceline.errors import InputError
+
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that it sets."""
 
@@ -19,7 +21,11 @@ def by_torchrun() -> bool:
 
 def launched() -> int:
     """How many processes it started, this one included; 1 without it."""
-    return int(os.environ["WORLD_SIZE"]) if by_torchrun() else 1
+    if not by_torchrun():
+        return 1
+    if not (said := os.environ["WORLD_SIZE"]).isdecimal():
+        raise InputError(f"WORLD_SIZE in the environment is a number of processes, not {said!r}; torchrun sets it")
+    return int(said)
 
 
 def follows() -> bool:

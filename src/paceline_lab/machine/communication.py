@@ -39,6 +39,8 @@ STEPS = 30
 SUMS_PER_LAYER = 2
 PATIENCE = 300.0
 """Seconds for all processes."""
+POLLED = 0.1
+"""Seconds between two looks whether they have ended."""
 
 
 @dataclass(frozen=True)
@@ -176,15 +178,13 @@ def measure(forwards: Sequence[Sums] = (), processes: int = 2, rounds: int = ROU
         for rank in range(processes)
     ]
     try:
-        said = [one.communicate(timeout=PATIENCE) for one in running]
-    except subprocess.TimeoutExpired:
-        raise InputError(f"{processes} processes did not meet on this machine within {PATIENCE:.0f} seconds") from None
+        failed = _ended(running)
     finally:
         for one in running:
             one.kill()
-    if any(one.returncode for one in running):
-        ended = zip(said, running, strict=True)
-        why = next(error.strip().splitlines()[-1:] for (_, error), one in ended if one.returncode)
+        said = [one.communicate() for one in running]
+    if failed is not None:
+        why = said[failed][1].strip().splitlines()[-1:]
         raise InputError(f"all-reduces were not measured on this machine: {' '.join(why)}")
     found = json.loads(said[0][0].splitlines()[-1])
     return Measured(
@@ -192,6 +192,19 @@ def measure(forwards: Sequence[Sums] = (), processes: int = 2, rounds: int = ROU
         dict(zip(SIZES, found[: len(SIZES)], strict=True)),
         list(zip(forwards, found[len(SIZES) :], strict=True)),
     )
+
+
+def _ended(running: Sequence[subprocess.Popen[str]]) -> int | None:
+    """Wait until all have ended, or one has failed, whose number is returned: the others would wait for it."""
+    latest = time.monotonic() + PATIENCE
+    while True:
+        codes = [one.poll() for one in running]
+        failed = next((number for number, code in enumerate(codes) if code), None)
+        if failed is not None or None not in codes:
+            return failed
+        if time.monotonic() > latest:
+            raise InputError(f"{len(running)} processes did not meet on this machine within {PATIENCE:.0f} seconds")
+        time.sleep(POLLED)
 
 
 def timed(jobs: dict[str, Any]) -> list[float]:

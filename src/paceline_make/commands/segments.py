@@ -80,6 +80,8 @@ def _recipe(options: argparse.Namespace) -> TracksRecipe:
 
     if not 0 <= options.held_out < 0.5:
         raise InputError(f"--held-out is a share from 0 to below 0.5, not {options.held_out}")
+    if options.seed < 0:
+        raise InputError(f"--seed is 0 or more, not {options.seed}")
     shape = TracksShape(
         tracks=options.tracks,
         segments=options.segments,

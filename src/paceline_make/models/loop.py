@@ -51,7 +51,7 @@ class TrainingRun:
         self._next_token, self._likeness = fused(next_token_loss), fused(likeness_loss)
         self._tokens = tokens
         longest = max(schedule.window, schedule.long_window, schedule.tokens_per_step)
-        if len(tokens) < (least := 2 * longest):
+        if len(tokens) < (least := 2 * longest + 1):  # a whole step from any beginning, and the token after it
             raise InputError(f"the text has {len(tokens):,} tokens, and this training needs {least:,}; give more text")
         self._checkpoint = checkpoint
         named = list(model.named_parameters())
