@@ -77,7 +77,8 @@ def drafting(
         if top > 1:
             raise InputError(f"{method}:draft={STREAMING} drafts one token after another; leave top={top} out")
         if translate is not None:
-            raise InputError(f"{method}:draft={STREAMING} drafts in the target's tokens; leave translate={translate} out")
+            said = f"drafts in the target's tokens; leave translate={translate} out"
+            raise InputError(f"{method}:draft={STREAMING} {said}")
         head = SHIPPED if head is None else head
         return (base_model(head) if model is None else model), head
     if head is not None:
