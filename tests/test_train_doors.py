@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import io
 import os
@@ -26,6 +27,7 @@ from paceline_make import states
 from paceline_make.commands import train
 from paceline_make.heads import judging
 from paceline_make.heads.labels import LabelSettings, Teacher
+from paceline_make.heads.watch import TrainingOutcome
 from paceline_make.states import read_state, save_state, usable
 from test_train_redrafter import TEXT, losses, stream
 from tools import pocket
@@ -275,3 +277,10 @@ def test_an_absurd_number_is_a_sentence(
 ) -> None:
     assert command(flag, value) == (2, SENTENCE + said)
     assert not (tmp_path / "head").exists()
+
+
+def test_streams_of_a_draft_model_are_used_beside_a_larger_one() -> None:
+    options = argparse.Namespace(model="pocket-draft", out="streams")
+    outcome = TrainingOutcome(bytes=1, positions=1, held_out=None, measured={})
+    assert "--model MODEL --method streaming:head=streams" in train._summary(outcome, "streaming", "", options)
+    assert "--model pocket-draft --method medusa:head=streams" in train._summary(outcome, "medusa", "", options)

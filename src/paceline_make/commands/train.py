@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli.arguments import Parser, Subparsers
 from paceline.cli.options import check_counts, describe, load_model
 from paceline.cli.output import counted, print_json, say, table
+from paceline.drafters.networks.heads import STREAMING
 from paceline.errors import InputError, need
 from paceline_make.commands import segments
 from paceline_make.commands.head_options import KINDS, KindOptions
@@ -188,9 +189,8 @@ def _summary(outcome: TrainingOutcome, method: str, measure: str, options: argpa
         each = (f"{tokens:.2f} with noise={noise}" for noise, tokens in outcome.measured.items())
         better = "; the better is the head's default" if len(outcome.measured) > 1 else ""
         lines.append(f"measured: {measure} {', '.join(each)}{better}")
-    lines.append(
-        f'To use it: paceline generate "The old house" --model {options.model} --method {method}:head={options.out}'
-    )
+    model = "MODEL" if method == STREAMING else options.model  # streams are of a draft model, which the head names
+    lines.append(f'To use it: paceline generate "The old house" --model {model} --method {method}:head={options.out}')
     return "\n".join(lines)
 
 
