@@ -135,6 +135,29 @@ def test_the_engine_begins_a_draft_behind_each_verdict_and_finishes_it_in_the_ne
     assert recorded.asked.count("begin") in (recorded.asked.count("finish"), recorded.asked.count("finish") + 1)
 
 
+class EveryThird(Fixed):
+    """Leaves every third round without a draft."""
+
+    rounds = 0
+
+    def plan(self, rooms: Sequence[Room]) -> list[Budget]:
+        self.rounds += 1
+        return [Budget(0, 0, reason="a rest")] * len(rooms) if self.rounds % 3 == 0 else super().plan(rooms)
+
+
+def test_a_draft_in_flight_is_dropped_in_a_round_without_one() -> None:
+    """It would be finished for a text that has gone on."""
+    recorded = Recorded()
+    target = TableTarget(habitual(), SIZE)
+    session = Session(
+        Context(TABLE_PROMPT, Sampling(), Ending(max_new_tokens=16)), target, target.open(), recorded, EveryThird(2)
+    )
+    written = [each.token for each in run(session)]
+    assert written == LanguageModel(target).generate(TABLE_PROMPT, method="plain", max_new_tokens=16).tokens
+    assert recorded.asked[:4] == ["propose", "begin", "finish", "begin"]
+    assert recorded.asked[4] == "propose", "behind the third round, which had no draft"
+
+
 # --- the rest of a window ------------------------------------------------------------------------------------
 
 

@@ -83,8 +83,8 @@ RECIPES: Mapping[str, Recipe] = {
         labels=replace(SOFT, ahead=3),
         loss="race",
         batch=256,
-        positions=200_000,
-        epochs=2.0,
+        positions=400_000,
+        epochs=3.0,
         decay=0.8,
     ),
 }

@@ -179,6 +179,7 @@ class Session:
         if type(self.drafter) is Plain:
             return PLAIN
         if budget.empty:
+            self._drafting.flight = None  # it would follow a text that has gone on
             shown = budget.shown or not self.drafter.skips
             return Drafted(EMPTY, NO_CUT, budget.reason or "the budget was empty", shown)
         verb, ask = self._drafting.request(budget)
