@@ -623,3 +623,19 @@ def test_what_cannot_be_joined_stays_apart(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     target = joinable().pack()
     assert not any(isinstance(module, PackedLinear) for module in target.model.modules())
+
+
+def test_angles_for_two_types_in_turn_are_computed_once_for_each() -> None:
+    """A table that grew with each change of type soon took all memory: streams of a draft model are another type."""
+    rotary = modeling_llama.LlamaRotaryEmbedding(
+        AutoConfig.for_model("llama", hidden_size=32, num_attention_heads=2, num_key_value_heads=1)
+    )
+    table = lean_path.RotaryTable()
+    positions = torch.arange(5)
+    for turn in range(40):
+        like = torch.empty(0, dtype=(torch.float32, torch.bfloat16)[turn % 2])
+        found = table.at(positions, 5, rotary, like)
+        wanted = lean_path.cos_sin_at(positions, rotary, like)
+        assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+        assert len(table.upto(5, rotary, like)) == lean_path.TABLE
+    assert len(table.upto(lean_path.TABLE + 1, rotary, like)) == 2 * lean_path.TABLE

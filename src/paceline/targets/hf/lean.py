@@ -177,9 +177,9 @@ class RotaryTable:
     devices than the CPU that comparison would wait for all work before it, so there the module is called."""
 
     def __init__(self) -> None:
-        self._table = torch.empty(0)
+        self._tables: dict[tuple[Any, ...], torch.Tensor] = {}
+        """By the scale of the angles and the type of the floats: one model may be computed in two types in turns."""
         self._frequencies = torch.empty(0)
-        self._made_for: tuple[Any, ...] = ()
 
     def at(self, positions: torch.Tensor, end: int, rotary: Any, like: torch.Tensor) -> CosSin:
         """For positions short of ``end``."""
@@ -191,12 +191,15 @@ class RotaryTable:
     def upto(self, end: int, rotary: Any, like: torch.Tensor) -> torch.Tensor:
         """Cosines and sines ``[positions, 2, 1, width]`` of all positions short of ``end``, on the CPU."""
         frequencies, made_for = rotary.inv_freq, (rotary.attention_scaling, like.dtype)
-        if end > len(self._table) or made_for != self._made_for or not _same(frequencies, self._frequencies):
-            size = -(-max(end, 2 * len(self._table)) // TABLE) * TABLE
+        if not _same(frequencies, self._frequencies):
+            self._tables, self._frequencies = {}, frequencies.clone()
+        table = self._tables.get(made_for)
+        if table is None or end > len(table):
+            size = -(-max(end, 0 if table is None else 2 * len(table)) // TABLE) * TABLE
             blocks = torch.arange(size).split(TABLE)
-            self._table = torch.cat([torch.stack(cos_sin_at(block, rotary, like), dim=1) for block in blocks])
-            self._frequencies, self._made_for = frequencies.clone(), made_for
-        return self._table
+            table = torch.cat([torch.stack(cos_sin_at(block, rotary, like), dim=1) for block in blocks])
+            self._tables[made_for] = table
+        return table
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
