@@ -143,7 +143,8 @@ class TracksAttention(nn.Module):
         query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        name = self.config._attn_implementation
+        attend: Any = eager_attention_forward if name == "eager" else ALL_ATTENTION_FUNCTIONS[name]
         mixed, _ = attend(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **how)
         joint: torch.Tensor = mixed.reshape(*mixed.shape[:2], -1)
         parts = joint.chunk(self._tracks.held, -1)
