@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.api.model import LanguageModel
 from paceline.errors import InputError
+from paceline.targets.hf.target import HFTarget
 from paceline.tree import Bools
 from paceline.vocabulary import Vocabulary
 from paceline_make.texts.fields import ChatText, Passage
@@ -71,3 +73,16 @@ def divided(passages: Sequence[Passage], share: float) -> tuple[list[Passage], l
     step = max(2, round(1 / share)) if share > 0 else 0
     held = [each for number, each in enumerate(passages) if step and number % step == step - 1]
     return [each for number, each in enumerate(passages) if not step or number % step != step - 1], held
+
+
+def teacher_target(lm: LanguageModel, what: str) -> HFTarget:
+    """The target of a model that something learns from, such as a ``what``: computed by torch, with its tokenizer."""
+    if not isinstance(lm.target, HFTarget):
+        raise InputError(
+            f"{lm.target.name} is not computed by torch, so no {what} is trained for it; train for the original"
+        )
+    if lm.vocabulary is None:
+        raise InputError(
+            f"{lm.target.name} came without a tokenizer, and training reads texts; put it beside the model"
+        )
+    return lm.target

@@ -18,9 +18,8 @@ from paceline.api.model import LanguageModel
 from paceline.drafters.networks.checkpoint import Provenance
 from paceline.errors import InputError
 from paceline.files import check_folder, claimed
-from paceline.targets.hf.target import HFTarget
 from paceline_make.heads.batches import Batches, FreshBatches, StoredBatches, rank
-from paceline_make.heads.data import TokenStream, divided, stream_of
+from paceline_make.heads.data import TokenStream, divided, stream_of, teacher_target
 from paceline_make.heads.kinds.base import Ground, HeadKind, parameters_in_all
 from paceline_make.heads.kinds.recurrent import RecurrentKind
 from paceline_make.heads.labels import Labels, LabelSettings, Teacher, joined
@@ -77,16 +76,9 @@ class Workshop:
         elsewhere: Elsewhere | None = None,
     ) -> None:
         """``elsewhere`` makes labels in the place of this process."""
-        if not isinstance(lm.target, HFTarget):
-            raise InputError(
-                f"{lm.target.name} is not computed by torch, so no head is trained for it; train for the original"
-            )
-        if lm.vocabulary is None:
-            raise InputError(
-                f"{lm.target.name} came without a tokenizer, and training reads texts; put it beside the model"
-            )
+        target = teacher_target(lm, "head")
         check_folder(out, LOG, "training")
-        self.lm, self.target, self.recipe, self.out = lm, lm.target, recipe, out
+        self.lm, self.target, self.recipe, self.out = lm, target, recipe, out
         self.elsewhere, self.log = elsewhere, TrainingLog(out)
         self.positions = 0
         """Those that were learnt, after the training."""

@@ -18,7 +18,7 @@ from paceline.files import check_folder, claimed, write_whole
 from paceline.targets.hf.plain_copy import plain_copy
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.tracks import SEGMENTS, TracksConfig, TracksForCausalLM
-from paceline_make.heads.data import TokenStream, divided, stream_of
+from paceline_make.heads.data import TokenStream, divided, stream_of, teacher_target
 from paceline_make.models.loop import Report, TrainingRun, held_out_loss
 from paceline_make.models.schedule import ModelSchedule
 from paceline_make.states import LOG, TrainingLog, check_trainable
@@ -97,16 +97,9 @@ class TracksWorkshop:
     """One model, from the texts to its folder."""
 
     def __init__(self, lm: LanguageModel, passages: Sequence[Passage], recipe: TracksRecipe, out: Path) -> None:
-        if not isinstance(lm.target, HFTarget):
-            raise InputError(
-                f"{lm.target.name} is not computed by torch, so no draft model learns from it; give the original"
-            )
-        if lm.vocabulary is None:
-            raise InputError(
-                f"{lm.target.name} came without a tokenizer, and training reads texts; put it beside the model"
-            )
+        target = teacher_target(lm, "draft model")
         check_folder(out, LOG, "training")
-        self.lm, self.target, self.recipe, self.out = lm, lm.target, recipe, out
+        self.lm, self.target, self.recipe, self.out = lm, target, recipe, out
         self.training, self.held = divided(passages, recipe.held_out)
 
     @cached_property

@@ -59,13 +59,13 @@ def read_adapter(folder: Path) -> tuple[StreamingAdapter, HeadFacts]:
     own = own_part(OwnStreaming, config, folder) or OwnStreaming()
     plain = floats(read_tensors(folder, (WEIGHTS,), STREAMING))
     with parsing(f"{CONFIG} of the head in {folder}"):
-        told = {name: whole(config, name) for name in ("streams", "layers", "rank")}
-    check_sizes({"streams": told["streams"], "rank": told["rank"]}, plain, folder)
-    if told["layers"] > len(plain):
+        sizes = {name: whole(config, name) for name in ("streams", "layers", "rank")}
+    check_sizes({"streams": sizes["streams"], "rank": sizes["rank"]}, plain, folder)
+    if sizes["layers"] > len(plain):
         raise InputError(
-            f"{CONFIG} of the head in {folder} says layers {told['layers']}, and {WEIGHTS} holds fewer tensors; {MEND}"
+            f"{CONFIG} of the head in {folder} says layers {sizes['layers']}, and {WEIGHTS} holds fewer tensors; {MEND}"
         )
-    shape = _shape_of(plain, told, own.vocab_size, folder)
+    shape = _shape_of(plain, sizes, own.vocab_size, folder)
     with torch.device("meta"):
         adapter = StreamingAdapter(shape)
     fill(adapter, plain, folder)
@@ -79,7 +79,7 @@ def read_adapter(folder: Path) -> tuple[StreamingAdapter, HeadFacts]:
     return adapter, facts
 
 
-def _shape_of(tensors: Tensors, told: dict[str, int], vocab_size: int, folder: Path) -> StreamingShape:
+def _shape_of(tensors: Tensors, sizes: dict[str, int], vocab_size: int, folder: Path) -> StreamingShape:
     """The sizes of the adapter that these tensors are."""
     outputs, width = dict[str, int](), 0
     for name, weight in tensors.items():
@@ -98,7 +98,7 @@ def _shape_of(tensors: Tensors, told: dict[str, int], vocab_size: int, folder: P
             queries=outputs["q"],
             keys=outputs["k"],
             units=outputs["gate"],
-            **told,
+            **sizes,
         )
 
 
