@@ -37,13 +37,13 @@ from paceline.errors import DamagedFile, DefectError, InputError, MissingPackage
 from paceline.targets.base import Request, Want
 from paceline.targets.gguf import cells, dequantised, file, library
 from paceline.targets.gguf import open as opening
-from paceline.targets.gguf.cells import Cells
+from paceline.targets.gguf.cells import Cells, RowsRead
 from paceline.targets.gguf.open import open_gguf
 from paceline.targets.gguf.rows import GgufRows
 from paceline.targets.load import open_model
 from paceline.targets.replay import open_vocabulary
 from paceline.testing.evidence import teacher_forced
-from paceline.tree import DraftTree
+from paceline.tree import DraftTree, Ints
 from paceline_lab.bench.machine import threads
 from paceline_lab.bench.peers.llama_cpp import LlamaModel
 
@@ -387,9 +387,11 @@ def test_a_sibling_before_a_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
 @needs_llama
 def test_a_wrong_position_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Cells.read
-    monkeypatch.setattr(
-        Cells, "read", lambda cells, tokens, positions, *more: whole(cells, tokens, positions + 1, *more)
-    )
+
+    def shifted(cells: Cells, tokens: Ints, positions: list[int], *more: Any) -> RowsRead:
+        return whole(cells, tokens, [one + 1 for one in positions], *more)
+
+    monkeypatch.setattr(Cells, "read", shifted)
     with pytest.raises(DefectError, match="could not compute a forward"):
         tree_gap()
 
