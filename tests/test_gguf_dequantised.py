@@ -49,7 +49,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_llama_cpp_is_hidden_here() -> None:
-    assert "pip install 'paceline[gguf]'" in (without_llama_cpp() or "")
+    assert "pip install 'paceline[gguf]'" in str(without_llama_cpp())
 
 
 def test_a_file_in_floats_is_the_original(files: Path) -> None:

@@ -1,4 +1,4 @@
-"""GGUF files without llama.cpp: transformers reads them, and computes with floats of their weights.
+"""GGUF files without llama.cpp: transformers reads floats of their weights, which stay floats or become integers.
 
 Its reader leaves out what it has no name for, and the model would write another text without a word. So the values in
 a file are counted here, and what is not read is refused.
@@ -20,7 +20,7 @@ from paceline.errors import InputError, MissingPackage, UnsupportedModel
 from paceline.targets import hub
 from paceline.targets.device import asked
 from paceline.targets.gguf.file import ORIGINAL, GgufFile, damaged, opened
-from paceline.targets.gguf.kinds import BUNDLED
+from paceline.targets.gguf.kinds import BUNDLED, Instead
 from paceline.targets.gguf.restored import restored
 from paceline.targets.gguf.spelling import ENDS
 from paceline.targets.gguf.writing import FACTORS
@@ -36,8 +36,6 @@ PACKAGES = ("gguf", "accelerate")
 """Packages that transformers' reader needs."""
 PEAK = 2
 """The memory of reading, as a factor on the weights: the reader has them all before the model gets them."""
-INSTALL = "pip install 'paceline[gguf]'"
-OTHERWISE = f"install llama.cpp ({INSTALL}), or {ORIGINAL}"
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,7 @@ class GgufContents:
     """What a file says of its model, and how many values its tensors have."""
 
     path: Path
+    instead: Instead
     fields: Mapping[str, Any]
     tensors: Mapping[str, int]
 
@@ -61,7 +60,7 @@ class GgufContents:
         return sum(count for name, count in self.tensors.items() if name != FACTORS)
 
     @classmethod
-    def of(cls, file: GgufFile) -> GgufContents:
+    def of(cls, file: GgufFile, instead: Instead) -> GgufContents:
         import gguf
 
         if len(file.parts) > 1:
@@ -69,9 +68,9 @@ class GgufContents:
         try:
             reader = gguf.GGUFReader(file.first)
             tensors = {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
-            found = cls(file.first, reader.fields, tensors)
+            found = cls(file.first, instead, reader.fields, tensors)
             fields = {**reader.fields, "general.architecture": found.said("general.architecture", "")}
-            return cls(file.first, fields, tensors)
+            return cls(file.first, instead, fields, tensors)
         except MemoryError:
             raise
         except Exception as error:  # the reader finds damage in every way
@@ -79,13 +78,13 @@ class GgufContents:
 
 
 def open_dequantised(
-    path: Path, why: str, *, device: object = None, dtype: object = None, quantize: str | None = None
+    path: Path, instead: Instead, *, device: object = None, dtype: object = None, quantize: str | None = None
 ) -> tuple[HFTarget, PreTrainedTokenizerBase | None]:
-    """A probed target and its tokenizer, if the file has one; ``why`` llama.cpp does not compute it."""
+    """A probed target and its tokenizer, if the file has one."""
     kind, bits, where = named_dtype(dtype), bits_of(quantize), asked(device)  # type: ignore[arg-type]
     if bits is not None:
         check_place(str(path), kind, where.for_integers(), bits=bits)
-    contents = read_contents(path, why)
+    contents = read_contents(path, instead)
     _check(contents)
     kind = kind or torch.float32
     must_fit(path, PEAK * contents.values * kind.itemsize, host_memory(), "give --dtype bfloat16 or a smaller model")
@@ -97,25 +96,24 @@ def open_dequantised(
         target = prepare(HFTarget(loaded, name=str(path)).pack())
     target.bundled = bundled_name(contents.said(BUNDLED))
     stored = path.stat().st_size / contents.values
-    said = f"read by transformers and computed in {target.dtype}, from {stored:.1f} bytes a weight ({why})"
+    said = f"read by transformers and computed in {target.dtype}, from {stored:.1f} bytes a weight ({instead.why})"
     target.note = "; ".join(filter(None, (said, target.note)))
     return target, _tokenizer(contents)
 
 
-def open_tokenizer(path: Path, why: str) -> PreTrainedTokenizerBase | None:
+def open_tokenizer(path: Path, instead: Instead) -> PreTrainedTokenizerBase | None:
     """The tokenizer of a file alone."""
-    return _tokenizer(read_contents(path, why))
+    return _tokenizer(read_contents(path, instead))
 
 
-def read_contents(path: Path, why: str) -> GgufContents:
+def read_contents(path: Path, instead: Instead) -> GgufContents:
     """The header and the metadata; no weights are read."""
     file = opened(path)
     if lacking := [package for package in PACKAGES if find_spec(package) is None]:
         raise MissingPackage(
-            f"{path} is a GGUF file: {why}; or read it by transformers, with pip install "
-            f"{' '.join(lacking)}; or {ORIGINAL}"
+            f"{path} is a GGUF file: {instead.why}; {instead.so}, with pip install {' '.join(lacking)}; or {ORIGINAL}"
         )
-    return GgufContents.of(file)
+    return GgufContents.of(file, instead)
 
 
 def _check(contents: GgufContents) -> None:
@@ -124,10 +122,14 @@ def _check(contents: GgufContents) -> None:
 
     name, kind = contents.path, contents.architecture
     if kind not in GGUF_SUPPORTED_ARCHITECTURES:
-        raise UnsupportedModel(f"{name} has the architecture {kind!r}, which transformers does not read; {OTHERWISE}")
+        raise UnsupportedModel(
+            f"{name} has the architecture {kind!r}, which transformers does not read; {contents.instead.otherwise}"
+        )
     scaling = contents.said(f"{kind}.rope.scaling.type", "none")
     if scaling != "none" or FACTORS in contents.tensors:
-        raise UnsupportedModel(f"{name} stretches its positions, which transformers' reader leaves out; {OTHERWISE}")
+        raise UnsupportedModel(
+            f"{name} stretches its positions, which transformers' reader leaves out; {contents.instead.otherwise}"
+        )
 
 
 def _loaded(contents: GgufContents, kind: torch.dtype) -> PreTrainedModel:
@@ -152,7 +154,9 @@ def _loaded(contents: GgufContents, kind: torch.dtype) -> PreTrainedModel:
         raise
     except Exception as error:  # of any type
         said = folder.in_one_line(error)
-        raise InputError(f"transformers cannot read the GGUF file {path}: {said}; {OTHERWISE}") from error
+        raise InputError(
+            f"transformers cannot read the GGUF file {path}: {said}; {contents.instead.otherwise}"
+        ) from error
     loaded, report = found
     folder.check_found(str(path), report)
     known = dict(loaded.named_parameters())
@@ -162,7 +166,7 @@ def _loaded(contents: GgufContents, kind: torch.dtype) -> PreTrainedModel:
     if held < contents.values:
         raise UnsupportedModel(
             f"transformers reads {held} of the {contents.values} values in {path}, and would compute another model; "
-            f"{OTHERWISE}"
+            f"{contents.instead.otherwise}"
         )
     _as_floats(loaded)
     loaded.generation_config.eos_token_id = sorted(_ends(contents)) or None
@@ -217,5 +221,7 @@ def _tokenizer(contents: GgufContents) -> PreTrainedTokenizerBase | None:
         raise
     except Exception as error:  # of any type
         said = folder.in_one_line(error)
-        raise InputError(f"the tokenizer of {contents.path} cannot be read: {said}; {OTHERWISE}") from error
+        raise InputError(
+            f"the tokenizer of {contents.path} cannot be read: {said}; {contents.instead.otherwise}"
+        ) from error
     return found  # type: ignore[no-any-return]
