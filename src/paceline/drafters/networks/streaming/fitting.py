@@ -40,7 +40,8 @@ def adapter_for(named: str | Path, model: Target) -> FittedStreams:
             "with it by assistant"
         )
     fitted = fitted_head(named, model, STREAMING, read_adapter, lambda adapter, _: adapter)
-    return FittedStreams(model, _adapter(fitted.head, model, [sizes_of(layer) for layer in modules.layers]), fitted)
+    adapter = _adapter(fitted.head, model, [sizes_of(layer) for layer in modules.layers])
+    return FittedStreams(model, model.own_streams(adapter), fitted)
 
 
 def _adapter(adapter: StreamingAdapter, model: Target, sizes: list[Sizes]) -> StreamAdapter:
