@@ -20,8 +20,8 @@ from paceline.targets.cache import CacheRows
 from paceline.targets.hf.attention import stream_attention
 from paceline.targets.hf.operations import CosSin, Operations
 from paceline.targets.hf.shares import LowRankMap, SharedLinear
-from paceline.targets.hf.variants import Layer, LlamaModules
-from paceline.targets.streams import MAPS, LookAhead, Streams
+from paceline.targets.hf.variants import Layer, LlamaModules, TracksModules
+from paceline.targets.streams import MAPS, LookAhead, StreamAdapter, Streams
 
 Maps: TypeAlias = Mapping[str, LowRankMap]
 """What is added to the linear maps of a layer: by their names, ``a [rank, inputs]`` and ``b [outputs, rank]``."""
@@ -79,10 +79,29 @@ def _low_rank(linear: torch.nn.Module, rows: torch.Tensor, added: LowRankMap) ->
     return F.linear(F.linear(rows, inward), outward)
 
 
+def linears_of(layer: Layer) -> dict[str, torch.nn.Module]:
+    """The linear maps of a layer, by their names in an adapter."""
+    return dict(zip(MAPS, (*layer.qkv, layer.out, layer.gate, layer.up, layer.down), strict=True))
+
+
 def sizes_of(layer: Layer) -> Sizes:
     """The sizes that an adapter's maps have in a layer."""
-    linears = (*layer.qkv, layer.out, layer.gate, layer.up, layer.down)
-    return {name: (part.out_features, part.in_features) for name, part in zip(MAPS, linears, strict=True)}  # type: ignore[misc]
+    return {name: (part.out_features, part.in_features) for name, part in linears_of(layer).items()}  # type: ignore[misc]
+
+
+def share_of(adapter: StreamAdapter, modules: TracksModules, device: str) -> StreamAdapter:
+    """An adapter's maps as the one track needs them that this process holds."""
+    (track,), count = modules.tracks.numbers, modules.tracks.count
+    layers = []
+    for layer, maps in zip(modules.layers[-adapter.depth :], adapter.layers, strict=True):
+        linears, own = linears_of(layer), dict[str, LowRankMap]()
+        for name, (inward, outward) in maps.items():
+            linear, added = linears[name], (torch.as_tensor(inward), torch.as_tensor(outward))
+            assert isinstance(linear, SharedLinear), "tracks share out all linear layers"
+            inward, outward = (part.to(device, copy=True) for part in linear.shared_out(added, count)[track])
+            own[name] = inward, outward
+        layers.append(own)
+    return StreamAdapter(torch.as_tensor(adapter.embedding).to(device), layers, adapter.key)
 
 
 @dataclass(frozen=True, eq=False)
