@@ -28,7 +28,7 @@ def with_streams(folder: Path) -> dict[str, str]:
 
 def test_streams_run_on_the_ranks_of_their_tracks(tmp_path: Path) -> None:
     """The drafts of one process, in as many forwards, with two sums each however many rows have streams."""
-    common = {**with_streams(tmp_path), "prompt": PROMPTS[0], "max_new_tokens": 12, "seed": 3, "planner": "fixed:5"}
+    common = {**with_streams(tmp_path), "prompt": PROMPTS[0], "max_new_tokens": 8, "seed": 3, "planner": "fixed:5"}
     own: list[dict[str, Any]] = [
         *({**common, "temperature": temperature} for temperature in (0.0, 0.8, 1.0)),
         {**common, "temperature": 3.0, "rule": "rejection"},
@@ -40,7 +40,7 @@ def test_streams_run_on_the_ranks_of_their_tracks(tmp_path: Path) -> None:
         assert {name: one[name] for name in ("tokens", "rounds", "forwards")} == {
             name: other[name] for name in ("tokens", "rounds", "forwards")
         }
-    for one in found[:4]:
+    for one in found[1:4]:  # with the first text the draft model is opened and probed
         sums, gatherings = one["counts"]
         assert sums - 2 * lm.target.layers * gatherings == 2 * one["forwards"] > 0
 
@@ -75,20 +75,19 @@ def test_a_damaged_draft_model_leaves_the_ranks_in_step(tmp_path: Path) -> None:
     (code, out, said), (other, nothing, _) = ended(started([sys.executable, "-c", FAULTS, *map(str, places)]), 120)
     assert (code, other, nothing) == (0, 0, ""), said
     first, second, third = out.splitlines()
-    assert "both" in first
-    assert "damaged" in first
-    assert second.startswith("process 1 of 2 says: ")
-    assert "damaged" in second
+    assert first.startswith("both/model.safetensors cannot be read as weights")
+    assert second.startswith("process 1 of 2 says: one/model.safetensors cannot be read as weights")
     text = paceline.load("pocket").generate("Once", method="plain", max_new_tokens=4, seed=3)
     assert json.loads(third) == list(text.tokens)
 
 
+@pytest.mark.slow
 def test_a_damaged_draft_model_is_a_sentence(tmp_path: Path) -> None:
     damage(Path(in_tracks(tmp_path / "tracks", 2)))
     command = [sys.executable, "-m", "paceline", "generate", "Once", "-n", "4", "--tensor-parallel", "2"]
     (code, out, said), (_, *nothing) = ended(started([*command, "-md", str(tmp_path / "tracks")]), timeout=120)
     assert (code, out) == (2, "")
-    assert "damaged" in said.splitlines()[-1]
+    assert "model.safetensors cannot be read as weights" in said.splitlines()[-1]
     assert "Traceback" not in said
     assert nothing == ["", ""]
 

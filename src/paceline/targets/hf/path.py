@@ -213,8 +213,11 @@ class ForwardPath(ABC):
 
     compiled = False
     """Whether a forward is one compiled call."""
-    streams_beside = False
-    """Whether it computes streams beside rows (`Request.streams`); other paths leave them out."""
+
+    @property
+    def streams_beside(self) -> bool:
+        """Whether it computes streams beside rows (`Request.streams`); other paths leave them out."""
+        return False
 
     @property
     def embedding_rows(self) -> NDArray[Any] | None:

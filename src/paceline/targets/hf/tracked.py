@@ -30,7 +30,7 @@ class TracksPath(Lean):
         return modules_in_tracks(model)
 
     @property
-    def streams_beside(self) -> bool:  # type: ignore[override]
+    def streams_beside(self) -> bool:
         return self.ready()
 
     def streamed(self, asked: Sequence[LookAhead], streams: Streams) -> None:

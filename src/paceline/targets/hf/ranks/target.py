@@ -94,10 +94,8 @@ class Journal:
 
     def new_adapter(self, adapter: StreamAdapter) -> int:
         """The whole adapter goes to the other ranks, in the host's memory."""
-        number, layers = (
-            next(self.numbers),
-            [{name: _on_host(*maps) for name, maps in each.items()} for each in adapter.layers],
-        )
+        layers = [{name: _on_host(*maps) for name, maps in each.items()} for each in adapter.layers]
+        number = next(self.numbers)
         self.note("adapter", number, (*_on_host(adapter.embedding), layers))
         return number
 
