@@ -239,7 +239,7 @@ def test_rotary_switches_and_early_exits_over_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun_checks_a_model_over_ranks() -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     check = [*torchrun, "-m", "paceline", "check", "--tensor-parallel", "2", "--json", "--batch", "3", "-n", "24"]
     done = subprocess.run(check, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -95,7 +95,7 @@ def test_a_damaged_draft_model_is_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_torchrun_drafts_with_streams(tmp_path: Path) -> None:
     given, writing = with_streams(tmp_path), ["-n", "12", "--seed", "3", "--json", "--temperature", "0.8"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*torchrun, "-m", "paceline", "generate", "The old house", *writing, "--tensor-parallel", "2"]
     drafts = ["-md", given["draft_model"], "--method", given["method"]]
     done = subprocess.run([*command, *drafts], capture_output=True, text=True, timeout=300, check=False)
