@@ -51,7 +51,7 @@ def ended(running: list[subprocess.Popen[str]], timeout: float = 600) -> list[tu
 
 
 def written(lm: Any, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The tokens of every case, with the collectives of its forwards where there are several ranks."""
+    """The tokens of every case, the forwards of its draft model, and the collectives where there are several ranks."""
     found = []
     for case in cases:
         how = dict(case)
@@ -60,12 +60,14 @@ def written(lm: Any, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
         before = (group.sums, group.gatherings) if group is not None else (0, 0)
         if batch:
             tokens = [list(one.tokens) for (one,) in lm.generate_batch(prompt, **how)]
-            rounds = 0
+            rounds = forwards = 0
         else:
             text = lm.generate(prompt, **how)
             tokens, rounds = [list(text.tokens)], text.totals.rounds
+            forwards = sum(int(each.counts.get("draft_forwards", 0)) for each in text.rounds)
         counts = (group.sums - before[0], group.gatherings - before[1]) if group is not None else (0, 0)
-        found.append({"tokens": [[int(one) for one in each] for each in tokens], "rounds": rounds, "counts": counts})
+        made = {"tokens": [[int(one) for one in each] for each in tokens], "rounds": rounds, "forwards": forwards}
+        found.append({**made, "counts": counts})
     return found
 
 

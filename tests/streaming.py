@@ -15,6 +15,7 @@ from paceline.drafters.networks.streaming.checkpoint import write_adapter
 from paceline.targets.base import Request, Want
 from paceline.targets.hf.streams import sizes_of
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.hf.variants import TracksModules
 from paceline.targets.streams import LookAhead, StreamAdapter, Streams
 from paceline.tree import Ints
 
@@ -44,6 +45,7 @@ def made_adapter(target: HFTarget, *, streams: int = 3, layers: int = 2, rank: i
             queries=sizes["q"][0],
             keys=sizes["k"][0],
             units=sizes["gate"][0],
+            tracks=target.modules.tracks.count if isinstance(target.modules, TracksModules) else 1,
         )
     )
     with torch.no_grad():

@@ -501,7 +501,7 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 23150,
+        "targets": 23600,
         "drafters": 16150,
         "planning": 2900,
         "engine": 1960,

@@ -178,10 +178,18 @@ def test_parts_add_up_to_the_whole() -> None:
     from paceline.targets.hf.ranks.cut import cut
 
     whole = families.build("mixtral")
+    if "ep_router" in whole._tp_plan.values():  # of transformers that divide experts, not what each of them computes
+        with pytest.raises(
+            paceline.UnsupportedModel, match=r"ways that are not known here \(ep_router, gather, local_"
+        ):
+            cut(whole, PretendedGroup(2))  # type: ignore[arg-type]
+        whole, kind = families.build("llama"), "llama"
+    else:
+        kind = "mixtral"
     states = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0))
     parts = []
     for rank in range(2):
-        model, group = families.build("mixtral"), PretendedGroup(2, rank)
+        model, group = families.build(kind), PretendedGroup(2, rank)
         cut(model, group)  # type: ignore[arg-type]
         parts.append(model)
     layer = whole.model.layers[0]
@@ -231,7 +239,7 @@ def test_rotary_switches_and_early_exits_over_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun_checks_a_model_over_ranks() -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     check = [*torchrun, "-m", "paceline", "check", "--tensor-parallel", "2", "--json", "--batch", "3", "-n", "24"]
     done = subprocess.run(check, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -257,6 +265,7 @@ def test_a_draft_in_tracks_runs_on_the_same_ranks(tmp_path: Path) -> None:
     common = {"prompt": PROMPTS[1], "method": "assistant", "max_new_tokens": 10, "seed": 3, "planner": "fixed:3"}
     drafts = {"draft_model": in_tracks(tmp_path / "tracks", 2)}
     own = [
+        {**common, **drafts, "max_new_tokens": 1},  # in which the draft model is opened and probed
         *({**common, **drafts, "temperature": temperature} for temperature in (0.0, 0.8)),
         {**common, **drafts, "prompt": PROMPTS[:2], "temperature": 0.8, "batch": True},
     ]
@@ -265,11 +274,11 @@ def test_a_draft_in_tracks_runs_on_the_same_ranks(tmp_path: Path) -> None:
     assert tokens_of(found) == tokens_of(wanted)
     assert [each["rounds"] for each in found] == [each["rounds"] for each in wanted]
     layers = paceline.load("pocket").target.layers
-    for each in found[:2]:
+    for each in found[1:3]:
         sums, gatherings = each["counts"]
         drafted = sums - 2 * layers * gatherings
         assert drafted > 0
-        assert drafted % 2 == 0, "the draft model's forwards have two sums each, and no gathering"
+        assert drafted == 2 * each["forwards"], "the draft model's forwards have two sums each, and no gathering"
 
 
 @pytest.mark.parametrize(("tracks", "ranks"), [(4, 2), (2, 4), (1, 2)])

@@ -6,7 +6,7 @@
     python -m papers.mirror fallback --model M --draft D --exit 0.25 0.5 0.75 --kappa 1 2 4 8 --tasks mt_bench qa
     python -m papers.mirror variants --model M --draft D --head FOLDER --draft-device cuda:1 --limit 80
     python -m papers.mirror streams --model M --draft D --head FOLDER --gamma 4 7 --limit 20
-    torchrun --nproc-per-node 2 -m papers.mirror segments --tracks FOLDER --plain FOLDER
+    torchrun --nproc-per-node 2 -m papers.mirror segments --tracks FOLDER --plain FOLDER --head FOLDER
     python -m papers.mirror round --svg FILE
     python -m papers.mirror places
     python -m papers.mirror law --waiting 150 --draft pocket-draft+ballast:30M --branches 16 --temperature 0
@@ -76,6 +76,7 @@ ITEMS = (
             max_new_tokens=256,
             tracks=Option("FOLDER", "a draft model in tracks", required=True),
             plain=Option("FOLDER", "one of the same size with one track", required=True),
+            head=Option("FOLDER", "an adapter of streams for the one in tracks"),
         ),
     ),
     Item(

@@ -15,7 +15,7 @@ from paceline.cli.options import check_most
 from paceline.cli.output import note, say, status, wipe
 from paceline.errors import DefectError, InputError, RankLost
 from paceline.files import Terminated, terminable
-from paceline.targets.torchrun import follows, let_first_report
+from paceline.targets.torchrun import follows, let_first_report, refuse_copies
 from paceline.targets.trust import trusting
 
 COMMANDS = (
@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = commands.parse_args(arguments)
         called = options.called
         check_most(options)
-        silent = (getattr(options, "tensor_parallel", None) or 1) > 1 and follows()
+        if hasattr(options, "tensor_parallel"):  # one text for all processes; a training divides its work instead
+            silent = follows()
+            refuse_copies(options.tensor_parallel)
         if models := getattr(options, "models", None) or getattr(options, "model", None):
             with streams.muted(silent):
                 status(f"loading {models[0] if isinstance(models, list) else models} ...")

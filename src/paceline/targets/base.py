@@ -24,6 +24,7 @@ from paceline.tree import DraftTree, Ints, ancestors, is_chain, offsets, rows_of
 if TYPE_CHECKING:
     from paceline.targets.chains import Chain, ChainDraft
     from paceline.targets.scores import Scores
+    from paceline.targets.streams import StreamsBeside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +176,12 @@ class Request:
     held: int = 0
     on_early: OnEarly | None = None
     """Called in the middle of the forward with the early-exit logits of all fresh rows."""
+    streams: StreamsBeside | None = None
+    """Streams that the forward computes beside these rows, of a target that does so (`HFTarget.streams_beside`)."""
 
     def __post_init__(self) -> None:
         assert len(self.parents) == self.held + len(self.tokens), "held and fresh rows have one parent each"
-        assert not (self.held and self.prompt), "rows that are held are a draft's"
+        assert not ((self.held or self.streams) and self.prompt), "rows that are held or have streams are a draft's"
 
     @classmethod
     def of_tree(

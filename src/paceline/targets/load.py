@@ -108,7 +108,8 @@ def open_over_ranks(
 
     group = RankGroup.join(ranks, device)
     try:
-        target, tokenizer = open_model(model, device=group.device, group=group, **options)
+        with group.opening():
+            target, tokenizer = open_model(model, device=group.device, group=group, **options)
         assert isinstance(target, RankTarget), "models that are not cut were refused"
         if not group.leads:
             target.follow(open_model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.errors import InputError
@@ -66,6 +66,8 @@ class Scores:
         self._most = request.want.top
         self._top: Top | None = None
         self._peaks: tuple[Ints, Floats] | None = None
+        self.streamed: Mapping[int, Array] = {}
+        """Logits ``[streams, vocabulary]`` of the streams behind rows, by the rows' numbers (`Request.streams`)."""
         self.laws: dict[int, Distribution | Exception] = {}
         """Laws after nodes that were read before they were asked for, or what went wrong with them."""
 

@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from paceline.law.scores import Array
-from paceline.targets.base import Rows
+from paceline.targets.base import Request, Rows
 from paceline.tree import Ints
 
 MAPS = ("q", "k", "v", "o", "gate", "up", "down")
@@ -67,16 +69,31 @@ class Streams:
 
 
 @dataclass(frozen=True, eq=False)
+class StreamsBeside:
+    """Streams that a forward computes beside the rows of a request."""
+
+    streams: Streams
+    behind: Ints
+    """The numbers of the fresh rows that have them, ascending."""
+
+
+@dataclass(frozen=True, eq=False)
 class LookAhead:
     """A row whose streams are wanted: one that a target has scored, and that is cached."""
 
     rows: Rows
     seen: Ints
     """The tentative rows on its path, itself the last of them; none if it is the last committed row."""
-    state: Array
-    """What enters the first layer that has streams, ``[width]``."""
+    state: Array | None = None
+    """What enters the first layer that has streams, ``[width]``; None in the forward that computes it."""
 
     @property
     def position(self) -> int:
         """Its place in its text."""
         return self.rows.committed + len(self.seen) - 1
+
+
+def looking_ahead(request: Request) -> list[LookAhead]:
+    """The rows of a request that have streams."""
+    assert request.streams is not None, "it asks for streams"
+    return [LookAhead(request.rows, np.flatnonzero(request.visible[row])) for row in request.streams.behind]

@@ -33,6 +33,15 @@ def follows() -> bool:
     return launched() > 1 and os.environ["RANK"] != "0"
 
 
+def refuse_copies(ranks: int | None) -> None:
+    """Refuse several processes without a model over them: each would write the whole text."""
+    if (count := launched()) > 1 and ranks in (None, 1):
+        raise InputError(
+            f"torchrun started {count} processes, and each of them would do the whole work; add --tensor-parallel "
+            f"{count} for one model over all of them, or start one process"
+        )
+
+
 def let_first_report() -> None:
     """Wait before this process ends with a failure that the first one reports: torchrun ends all with the first that
     ends."""

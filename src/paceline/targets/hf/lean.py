@@ -35,7 +35,7 @@ class Lean(ForwardPath):
     def __init__(self, own: OwnForward, operations: Operations | None = None) -> None:
         self._own = own
         self._operations = operations or Operations()
-        self._modules, self._changes = modules_of(own.model), own.changes
+        self._modules, self._changes = self.known(own.model), own.changes
         classes = map(type, own.model.modules())
         self._definitions = DefinitionSnapshot(known for known in classes if origin(known) == "transformers")
         self._rotary = RotaryTable()
@@ -49,6 +49,11 @@ class Lean(ForwardPath):
         made = cls(own)
         return None if made._modules is None else made
 
+    @staticmethod
+    def known(model: Any) -> LlamaModules | None:
+        """The modules of a model that this computes."""
+        return modules_of(model)
+
     def takes(self, job: ForwardJob) -> bool:
         return self.ready()
 
@@ -60,7 +65,7 @@ class Lean(ForwardPath):
         return self._modules is not None and self._own.mode is Mode.PACKED
 
     def _look_again(self) -> None:
-        self._modules = modules_of(self._own.model) if self._definitions.unchanged() else None
+        self._modules = self.known(self._own.model) if self._definitions.unchanged() else None
 
     def run(self, job: ForwardJob) -> Found:
         try:
@@ -77,6 +82,10 @@ class Lean(ForwardPath):
             return found
 
     def _run(self, job: ForwardJob) -> Found:
+        return self.computed(*self._begun(job), job.outputs)
+
+    def _begun(self, job: ForwardJob) -> tuple[torch.Tensor, CosSin, KVCache]:
+        """Embeddings, angles and rows of a forward."""
         modules = self.modules
         rows = self._operations.cache(Segment.of_all(job.requests, self._scratch))
         device = modules.norm.weight.device
@@ -84,8 +93,7 @@ class Lean(ForwardPath):
         positions = torch.from_numpy(joined([request.positions for request in job.requests]))
         states: torch.Tensor = modules.embedding(tokens[None].to(device))
         end = max(request.end for request in job.requests)
-        cos_sin = self._rotary.at(positions.to(device), end, modules.rotary, states)
-        return self.computed(states, cos_sin, rows, job.outputs)
+        return states, self._rotary.at(positions.to(device), end, modules.rotary, states), rows
 
     def streamed(self, asked: Sequence[LookAhead], streams: Streams) -> torch.Tensor | None:
         if not self.ready():

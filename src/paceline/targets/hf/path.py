@@ -110,6 +110,11 @@ class ForwardJob:
         return torch.cat([torch.arange(rows.start, rows.stop) for rows in spans])
 
     @property
+    def streamed(self) -> bool:
+        """Whether any request asks for streams beside its rows."""
+        return any(request.streams is not None for request in self.requests)
+
+    @property
     def outputs(self) -> Outputs:
         """Made at each call: a cached one would keep job and rows in a cycle until the next garbage collection."""
         return Outputs(self.want, self.logit_rows, self.early_rows, self.hear)
@@ -151,9 +156,20 @@ class Found:
     logits: torch.Tensor | None
     """Of the wanted rows, in order; None where none are wanted."""
     taps: Taps
+    streamed: torch.Tensor | None = None
+    """Logits of the streams behind the rows that have them, ``[rows, streams, vocabulary]``; None without streams."""
 
     def split(self, job: ForwardJob) -> list[Scores]:
         """Each request's share."""
+        scores, first = self._split(job), 0
+        for request, each in zip(job.requests, scores, strict=True):
+            if request.streams is not None and self.streamed is not None:
+                rows = request.streams.behind.tolist()
+                each.streamed = dict(zip(rows, self.streamed[first : first + len(rows)], strict=True))
+                first += len(rows)
+        return scores
+
+    def _split(self, job: ForwardJob) -> list[Scores]:
         if (
             len(job.requests) == 1
             and not job.requests[0].prompt
@@ -172,6 +188,17 @@ class Found:
         return scores
 
 
+def by_exit(requests: Sequence[Request], group: list[int]) -> list[list[int]]:
+    """Requests of a group by their early exit; those without one go with the first."""
+    exits = sorted({found for i in group if (found := requests[i].want.early_exit) is not None})
+    if len(exits) < 2:
+        return [group]
+    return [
+        [i for i in group if requests[i].want.early_exit in ((None, layer) if layer == exits[0] else (layer,))]
+        for layer in exits
+    ]
+
+
 class ForwardPath(ABC):
     """One way to compute a forward."""
 
@@ -186,6 +213,11 @@ class ForwardPath(ABC):
 
     compiled = False
     """Whether a forward is one compiled call."""
+
+    @property
+    def streams_beside(self) -> bool:
+        """Whether it computes streams beside rows (`Request.streams`); other paths leave them out."""
+        return False
 
     @property
     def embedding_rows(self) -> NDArray[Any] | None:

@@ -40,6 +40,7 @@ from paceline.targets.hf.probe_rows import (
 )
 from paceline.targets.hf.recurrent import trial
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.hf.tracked import TracksPath
 from paceline.targets.hf.versions import refused
 from paceline.targets.probing import DRAFT, PREFIX, PROBED_WINDOW, TRUNK_ROWS, branched
 from paceline.targets.scores import Scores
@@ -107,12 +108,12 @@ def _race(scores: Scores, text: Ints) -> None:
 
 def _try_lean(target: HFTarget) -> None:
     """Use the lean path if the model has a known structure and the path's rows are the model's."""
-    lean = Lean.of(target.own)
+    lean = Lean.of(target.own) or TracksPath.of(target.own)
     if lean is None or target.mode is not Mode.PACKED or not agree(target, lean, target.own, SAME_OPERATIONS):
         return
     lean.trusted = True
     target.paths.insert(-1, lean)
-    if target.fixed is not None:
+    if target.fixed is not None and type(lean) is Lean:
         target.fixed.lean = lean
     use_compiled(target, lean)
 

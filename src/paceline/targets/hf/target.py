@@ -22,18 +22,18 @@ from paceline.targets.hf.compiled import compiling_pays
 from paceline.targets.hf.generation import settings_of
 from paceline.targets.hf.own import RECURRENT_LAYERS, Mode, OwnForward
 from paceline.targets.hf.packed import identities, pack, packed_if_large, parameter_count
-from paceline.targets.hf.path import ForwardJob, ForwardPath, Found
+from paceline.targets.hf.path import ForwardJob, ForwardPath, Found, by_exit
 from paceline.targets.hf.recurrent import families
 from paceline.targets.hf.recurrent.rows import StatefulRows
 from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotation_groups
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.threads import one_thread
-from paceline.targets.hf.variants import LlamaModules, join_layers, modules_of
+from paceline.targets.hf.variants import LlamaModules, join_layers, modules_in_tracks, modules_of
 from paceline.targets.identity import fingerprint_of
 from paceline.targets.place import free_memory
 from paceline.targets.scores import Scores
-from paceline.targets.streams import LookAhead, Streams
+from paceline.targets.streams import LookAhead, StreamAdapter, Streams
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -243,7 +243,7 @@ class HFTarget(Target):
 
     def _groups(self, requests: Sequence[Request]) -> list[list[int]]:
         """Numbers of the requests that go into one forward together, which has one early exit at most."""
-        return [part for group in self._alike(requests) for part in _by_exit(requests, group)]
+        return [part for group in self._alike(requests) for part in by_exit(requests, group)]
 
     def _alike(self, requests: Sequence[Request]) -> list[list[int]]:
         """Numbers of the requests that can be computed together."""
@@ -295,9 +295,18 @@ class HFTarget(Target):
             return next((logits for logits in found if logits is not None), None)
 
     @property
+    def streams_beside(self) -> bool:
+        """Whether forwards compute streams beside the rows that have them (`Request.streams`)."""
+        return any(path.streams_beside for path in self.paths)
+
+    def own_streams(self, adapter: StreamAdapter) -> StreamAdapter:
+        """The part of an adapter for this model that this process computes with."""
+        return adapter
+
+    @property
     def modules(self) -> LlamaModules | None:
-        """The modules of a model of llama's structure, whose layers can be computed apart."""
-        return modules_of(self._own.model)
+        """The modules of a model of llama's structure, or of one in tracks, whose layers can be computed apart."""
+        return modules_of(self._own.model) or modules_in_tracks(self._own.model)
 
     def played(
         self, key: Hashable, function: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]
@@ -341,17 +350,6 @@ class HFTarget(Target):
     def fingerprint(self) -> str:
         """A digest of the names and shapes of all weights and of an even sample of the values of each."""
         return fingerprint_of(identities(self._own.model))
-
-
-def _by_exit(requests: Sequence[Request], group: list[int]) -> list[list[int]]:
-    """Requests of a group by their early exit; those without one go with the first."""
-    exits = sorted({found for i in group if (found := requests[i].want.early_exit) is not None})
-    if len(exits) < 2:
-        return [group]
-    return [
-        [i for i in group if requests[i].want.early_exit in ((None, layer) if layer == exits[0] else (layer,))]
-        for layer in exits
-    ]
 
 
 def trusted_length(config: Any) -> int | None:

@@ -13,109 +13,31 @@ trained as they are (``paceline train segments``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import (
+    LlamaModel,
     LlamaRMSNorm,
+    LlamaRotaryEmbedding,
     apply_rotary_pos_emb,
     eager_attention_forward,
 )
 
 from paceline.errors import InputError
 from paceline.targets.hf.names import CACHE_NAMES, TRACKS
+from paceline.targets.hf.shares import COLUMNS, ROWS, SharedLinear, Sum, Tracks, TracksHead
 
 SEGMENTS = 2
-ROWS, COLUMNS = 0, 1
-"""The dimension of a weight that tracks share out: of outputs, or of inputs."""
-Sum = Callable[[torch.Tensor], torch.Tensor]
-"""The sum of a tensor over all processes that hold tracks."""
-
-
-def alone(part: torch.Tensor) -> torch.Tensor:
-    """The `Sum` of one process that holds all tracks."""
-    return part
 
 
 class TracksConfig(LlamaConfig):
     """A llama's, with ``tracks`` and ``segments``."""
 
     model_type = TRACKS
-
-
-class Tracks:
-    """The tracks that a process holds, and how they meet those of the others."""
-
-    def __init__(self, count: int) -> None:
-        self.count = self.held = count
-        self.sum: Sum = alone
-        self.meetings = 0
-        """How often they have met."""
-
-    def apart(self, states: torch.Tensor) -> torch.Tensor:
-        """States ``[texts, n, width]`` for each held track, ``[tracks * texts, n, width]``."""
-        return states if self.held == 1 else states.repeat(self.held, 1, 1)
-
-    def each(self, states: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The states of each held track."""
-        return states.chunk(self.held)
-
-    def met(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The sum of a part from every track of all processes."""
-        self.meetings += 1
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = whole + part
-        return self.sum(whole)
-
-
-class SharedLinear(nn.Module):
-    """A linear layer of which each track has a share."""
-
-    def __init__(self, of: nn.Linear, tracks: Tracks, dimension: int) -> None:
-        super().__init__()
-        self.weight, self._tracks, self._dimension = of.weight, tracks, dimension
-
-    def shares(self) -> Sequence[torch.Tensor]:
-        return self.weight.chunk(self._tracks.held, self._dimension)
-
-    def hold(self, track: int, count: int) -> None:
-        """Keep the weights of one of ``count`` tracks only."""
-        share = self.weight.detach().chunk(count, self._dimension)[track].clone()
-        self.weight = nn.Parameter(share, requires_grad=False)
-
-    def apart(self, states: torch.Tensor) -> list[torch.Tensor]:
-        """Each track's outputs."""
-        pairs = zip(self._tracks.each(states), self.shares(), strict=True)
-        return [F.linear(part, share) for part, share in pairs]
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The same of all tracks, one behind another."""
-        parts = self.apart(states)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-class TracksHead(SharedLinear):
-    """The head: each track multiplies its share of the channels."""
-
-    def __init__(self, of: nn.Linear, tracks: Tracks) -> None:
-        super().__init__(of, tracks, COLUMNS)
-        self.in_features, self.out_features = of.in_features, of.out_features
-        self._of = range(tracks.count)
-
-    def hold(self, track: int, count: int) -> None:
-        super().hold(track, count)
-        self._of = range(track, track + 1)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        shares = zip(self._tracks.each(states), self._of, self.shares(), strict=True)
-        parts = [F.linear(part.chunk(self._tracks.count, -1)[track], share) for part, track, share in shares]
-        return self._tracks.met(parts)
 
 
 class TracksAttention(nn.Module):
@@ -176,7 +98,7 @@ class TracksLayer(nn.Module):
 
     def __init__(self, of: Any, tracks: Tracks, *, first: bool, meets: bool) -> None:
         super().__init__()
-        self._tracks, self._first, self._meets = tracks, first, meets
+        self.tracks, self.first, self.meets = tracks, first, meets
         self.self_attn, self.mlp = TracksAttention(of.self_attn, tracks), TracksMLP(of.mlp, tracks)
         self.input_layernorm: LlamaRMSNorm = of.input_layernorm
         self.post_attention_layernorm: LlamaRMSNorm = of.post_attention_layernorm
@@ -189,15 +111,12 @@ class TracksLayer(nn.Module):
         **how: Any,
     ) -> torch.Tensor:
         cache = next((how.pop(name) for name in CACHE_NAMES if name in how), None)
-        states: torch.Tensor = self._tracks.apart(hidden_states) if self._first else hidden_states
+        states: torch.Tensor = self.tracks.apart(hidden_states) if self.first else hidden_states
         states = states + self.self_attn(
             self.input_layernorm(states), position_embeddings, attention_mask, cache, **how
         )
         states = states + self.mlp(self.post_attention_layernorm(states))
-        if not self._meets:
-            return states
-        met: torch.Tensor = self._tracks.met(self._tracks.each(states)) / self._tracks.count
-        return met
+        return self.tracks.averaged(states) if self.meets else states
 
 
 class TracksForCausalLM(LlamaForCausalLM):
@@ -230,7 +149,16 @@ class TracksForCausalLM(LlamaForCausalLM):
         for module in list(self.modules()):
             if isinstance(module, SharedLinear):
                 module.hold(track, count)
-        self.tracks.held, self.tracks.sum = 1, everywhere
+        self.tracks.hold(track, everywhere)
+
+
+COMPUTED = frozenset(
+    {
+        *(TracksForCausalLM, TracksLayer, TracksAttention, TracksMLP, TracksHead, SharedLinear),
+        *(LlamaModel, LlamaRMSNorm, LlamaRotaryEmbedding, nn.ModuleList),
+    }
+)
+"""The classes of the modules that the lean path computes itself."""
 
 
 def check_shape(config: Any) -> None:

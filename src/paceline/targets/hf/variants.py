@@ -10,19 +10,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as module_base
 
 from paceline.targets.hf.joined import JointLinear, Make, join, joint_of
 from paceline.targets.hf.rope import STATIC
+from paceline.targets.hf.shares import Tracks
 from paceline.targets.hf.snapshot import is_altered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+Between = Callable[[torch.Tensor], torch.Tensor]
+"""What becomes of the states between two layers."""
+
+
+def unchanged(states: torch.Tensor) -> torch.Tensor:
+    """The `Between` of ordinary layers."""
+    return states
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,10 @@ class Layer:
     gate_up_joint: JointLinear | None
     act: nn.Module
     down: nn.Module
+    opens: Between = unchanged
+    """Sends the states into the tracks of a segment that begins here."""
+    closes: Between = unchanged
+    """Brings them together at the end of a segment."""
 
     @classmethod
     def of(cls, layer: Any, variant: Variant) -> Layer:
@@ -114,11 +128,61 @@ class LlamaModules:
         self.head: nn.Module = model.lm_head
         self._config: Any = model.model.config
 
+    def meeting(self, layer: int) -> int:
+        """The last layer up to this one that a row enters as one state: any, but of a model in tracks."""
+        return layer
+
+    def read(self, states: torch.Tensor) -> torch.Tensor:
+        """States ``[1, n, width]`` as the head reads them, from those behind the final norm."""
+        return states
+
     def fit(self) -> bool:
         """Whether hooks on all modules, the number of layers and the rotary type allow the lean path."""
         if module_base._has_any_global_hook() or len(self.layers) != self._config.num_hidden_layers:
             return False
         return self.rotary.rope_type in STATIC
+
+
+IN_TRACKS = "paceline.targets.hf.tracks"
+"""The file that defines a model in tracks. Its import loads transformers' model code."""
+
+
+class TracksModules(LlamaModules):
+    """The modules of a model in tracks. Its linear layers take the states of all tracks that a process holds."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, Variant("Tracks", lambda attention: None))
+        self.tracks: Tracks = model.tracks
+        own = model.model.layers
+        self.layers = [
+            replace(
+                layer,
+                opens=self.tracks.apart if of.first else unchanged,
+                closes=self.tracks.averaged if of.meets else unchanged,
+            )
+            for layer, of in zip(self.layers, own, strict=True)
+        ]
+        self._firsts = [number for number, of in enumerate(own) if of.first]
+
+    def meeting(self, layer: int) -> int:
+        return max(first for first in self._firsts if first <= layer)
+
+    def read(self, states: torch.Tensor) -> torch.Tensor:
+        return torch.cat(self.tracks.own(states), dim=-1)
+
+
+def modules_in_tracks(model: PreTrainedModel) -> TracksModules | None:
+    """The modules of a model in tracks, none of them changed."""
+    whole: Any = model
+    if type(model).__module__ != IN_TRACKS:
+        return None
+    computed: frozenset[type] = sys.modules[IN_TRACKS].COMPUTED
+    called = {id(whole.get_input_embeddings()), *(id(layer.mlp.act_fn) for layer in whole.model.layers)}
+    modules = [module for module in whole.modules() if id(module) not in called]
+    if any(type(module) not in computed or is_altered(module) for module in modules):
+        return None
+    found = TracksModules(whole)
+    return found if found.fit() else None
 
 
 def modules_of(model: PreTrainedModel) -> LlamaModules | None:

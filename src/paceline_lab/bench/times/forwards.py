@@ -153,9 +153,9 @@ def paths_of(target: Timed) -> dict[str, list[ForwardPath]]:
         return {target.dtype: target.paths}
     found: dict[str, list[ForwardPath]] = {"own": [target.own]}
     for path in target.paths:
-        if isinstance(path, Lean) and type(path) is not Lean:
+        if path.compiled:
             found["compiled"] = [path, target.own]
-    lean = next((path for path in target.paths if type(path) is Lean), None)
+    lean = next((path for path in target.paths if isinstance(path, Lean) and not path.compiled), None)
     if target.fixed is not None:
         lean = target.fixed.lean
     if lean is not None:

@@ -30,9 +30,10 @@ from paceline.targets.hf.attention import later, stream_attention
 from paceline.targets.hf.lean import cos_sin_at
 from paceline.targets.hf.operations import Operations
 from paceline.targets.hf.packed import ordinary
+from paceline.targets.hf.shares import SharedLinear
 from paceline.targets.hf.streams import sizes_of, through
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.hf.variants import Layer, LlamaModules
+from paceline.targets.hf.variants import Layer, LlamaModules, TracksModules
 from paceline_make.heads.kinds.base import Ground, HeadKind
 from paceline_make.heads.labels import HeadReading, Labels
 from paceline_make.heads.lesson import Lesson, Predictions
@@ -46,21 +47,25 @@ class StreamingLesson(Lesson[StreamingAdapter]):
 
     modules: LlamaModules
     layers: Sequence[Layer]
-    """The model's last ones, in float32."""
+    """The model's last ones, in float32; the streams enter as many of them as the adapter has maps for."""
 
     def predict(self, batch: Labels, number: int) -> tuple[Labels, Predictions]:
         states = batch.states[None]
         count, streams = batch.states.shape[0], self.head.shape.streams
         places = torch.arange(self.unit, device=states.device).repeat(count // self.unit)
         behind = (places[:, None] + 1 + torch.arange(streams, device=states.device)).flatten()
-        ahead = (states[0, :, None] + self.head.stream_embedding).flatten(0, 1)[None]
         cos_sin, of_streams = (cos_sin_at(each, self.modules.rotary, states) for each in (places, behind))
-        for layer, maps in zip(self.layers, self.head.maps, strict=True):
+        all_maps, ahead = self.head.maps, states[:, :0]
+        for number, layer in enumerate(self.layers, len(all_maps) - len(self.layers)):
+            if number == 0:
+                ahead = (states[:, :, None] + self.head.stream_embedding).flatten(1, 2)
             rows = WindowKeys(self.unit, streams, layer.attention.scaling)
             with torch.no_grad():
                 states = through(layer, states, cos_sin, rows.of_text, OPERATIONS, None)
-            ahead = through(layer, ahead, of_streams, rows.of_streams, OPERATIONS, maps)
-        return batch, self._predictions(OPERATIONS.norm(ahead, self.modules.norm)[0].unflatten(0, (count, streams)))
+            if number >= 0:
+                ahead = through(layer, ahead, of_streams, rows.of_streams, OPERATIONS, all_maps[number])
+        found = self.modules.read(OPERATIONS.norm(ahead, self.modules.norm))[0]
+        return batch, self._predictions(found.unflatten(0, (count, streams)))
 
     def _predictions(self, states: torch.Tensor) -> Predictions:
         for stream in range(states.shape[1]):
@@ -120,13 +125,14 @@ class StreamingKind(HeadKind[StreamingAdapter]):
     """The last ones of the model, in which streams are computed; 0 for half of them."""
     rank: int = 32
     first: int = 0
-    """The layer that streams enter."""
+    """The layer whose input is read: the one that streams enter, or of a model in tracks the last one up to it where
+    the tracks meet."""
 
     def fitted(self, target: Target) -> StreamingKind:
         if self.layers > target.layers:
             raise InputError(f"--layers {self.layers} are more than the {target.layers} of {target.name}; give fewer")
         layers = self.layers or -(-target.layers // 2)
-        return replace(self, layers=layers, first=target.layers - layers)
+        return replace(self, layers=layers, first=modules_of_target(target).meeting(target.layers - layers))
 
     @property
     def reading(self) -> HeadReading:
@@ -137,7 +143,8 @@ class StreamingKind(HeadKind[StreamingAdapter]):
         return min(min(sizes) for sizes in head.shape.sizes.values())
 
     def made(self, ground: Ground) -> StreamingAdapter:
-        sizes = sizes_of(modules_of_target(ground.target).layers[-1])
+        modules = modules_of_target(ground.target)
+        sizes = sizes_of(modules.layers[-1])
         return StreamingAdapter(
             StreamingShape(
                 width=ground.width,
@@ -148,6 +155,7 @@ class StreamingKind(HeadKind[StreamingAdapter]):
                 queries=sizes["q"][0],
                 keys=sizes["k"][0],
                 units=sizes["gate"][0],
+                tracks=modules.tracks.count if isinstance(modules, TracksModules) else 1,
             )
         )
 
@@ -201,7 +209,9 @@ def frozen(layer: Layer) -> Layer:
     )
 
 
-def _plain(linear: nn.Module) -> nn.Linear:
+def _plain(linear: nn.Module) -> nn.Module:
+    if isinstance(linear, SharedLinear):
+        return linear.in_floats()
     weight, bias = linear.weight, linear.bias
     assert isinstance(weight, torch.Tensor), "a linear layer has a weight"
     return ordinary(weight.detach().float().clone(), None if bias is None else bias.detach().float().clone())  # type: ignore[operator]

@@ -35,11 +35,13 @@ class StreamingShape:
     """Channels of the heads of keys."""
     units: int
     """Of the gated units."""
+    tracks: int = 1
+    """In which the model's layers run."""
     kept = 0
     """Streams know all tokens, as the model's output does."""
 
     def __post_init__(self) -> None:
-        for name in ("width", "vocab_size", "streams", "layers", "rank", "queries", "keys", "units"):
+        for name in ("width", "vocab_size", "streams", "layers", "rank", "queries", "keys", "units", "tracks"):
             if (size := getattr(self, name)) < 1:
                 raise InputError(f"{name} of an adapter of streams is at least 1, not {size}")
         if self.streams > MOST_STREAMS:

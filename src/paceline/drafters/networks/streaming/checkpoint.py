@@ -41,6 +41,8 @@ class OwnStreaming(OwnPart):
 
     vocab_size: int = 0
     """Of the model."""
+    tracks: int = 1
+    """In which its layers run."""
 
 
 def base_of(folder: Path) -> str:
@@ -65,7 +67,7 @@ def read_adapter(folder: Path) -> tuple[StreamingAdapter, HeadFacts]:
         raise InputError(
             f"{CONFIG} of the head in {folder} says layers {sizes['layers']}, and {WEIGHTS} holds fewer tensors; {MEND}"
         )
-    shape = _shape_of(plain, sizes, own.vocab_size, folder)
+    shape = _shape_of(plain, sizes | {"tracks": own.tracks, "vocab_size": own.vocab_size}, folder)
     with torch.device("meta"):
         adapter = StreamingAdapter(shape)
     fill(adapter, plain, folder)
@@ -79,7 +81,7 @@ def read_adapter(folder: Path) -> tuple[StreamingAdapter, HeadFacts]:
     return adapter, facts
 
 
-def _shape_of(tensors: Tensors, sizes: dict[str, int], vocab_size: int, folder: Path) -> StreamingShape:
+def _shape_of(tensors: Tensors, sizes: dict[str, int], folder: Path) -> StreamingShape:
     """The sizes of the adapter that these tensors are."""
     outputs, width = dict[str, int](), 0
     for name, weight in tensors.items():
@@ -94,7 +96,6 @@ def _shape_of(tensors: Tensors, sizes: dict[str, int], vocab_size: int, folder: 
     with damaged(f"the head in {folder}", MEND):
         return StreamingShape(
             width=width,
-            vocab_size=vocab_size,
             queries=outputs["q"],
             keys=outputs["k"],
             units=outputs["gate"],
@@ -119,6 +120,6 @@ def write_adapter(folder: Path, adapter: StreamingAdapter, about: Provenance = U
             "width": shape.width,
             "vocab_size": shape.vocab_size,
         },
-        "paceline": asdict(about.part(OwnStreaming, vocab_size=shape.vocab_size)),
+        "paceline": asdict(about.part(OwnStreaming, vocab_size=shape.vocab_size, tracks=shape.tracks)),
     }
     write_folder(folder, tensors, config)

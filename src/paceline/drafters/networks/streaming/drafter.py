@@ -118,6 +118,7 @@ class Streaming(Assistant):
             streams=network.streams(1),
             first=network.first,
             guesses=self._guesses,
+            beside=network.beside,
         )
 
 

@@ -16,6 +16,7 @@ from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.targets.hf.streams import Sizes, sizes_of
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.hf.variants import TracksModules
 from paceline.targets.pocket.names import BALLAST_MARK
 from paceline.targets.pocket.shape import real_layers
 from paceline.targets.streams import MAPS, StreamAdapter
@@ -40,7 +41,14 @@ def adapter_for(named: str | Path, model: Target) -> FittedStreams:
             "with it by assistant"
         )
     fitted = fitted_head(named, model, STREAMING, read_adapter, lambda adapter, _: adapter)
-    return FittedStreams(model, _adapter(fitted.head, model, [sizes_of(layer) for layer in modules.layers]), fitted)
+    tracks = modules.tracks.count if isinstance(modules, TracksModules) else 1
+    if (meant := fitted.head.shape.tracks) != tracks:
+        raise InputError(
+            f"the head in {named} is for a model in {meant} tracks, and {model.name} has {tracks}; train one for this "
+            "model"
+        )
+    adapter = _adapter(fitted.head, model, [sizes_of(layer) for layer in modules.layers])
+    return FittedStreams(model, model.own_streams(adapter), fitted)
 
 
 def _adapter(adapter: StreamingAdapter, model: Target, sizes: list[Sizes]) -> StreamAdapter:

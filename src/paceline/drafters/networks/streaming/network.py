@@ -28,6 +28,11 @@ class StreamingNetwork(RowNetwork):
         self.first = model.layers - adapter.depth
         """The layer that streams enter."""
 
+    @property
+    def beside(self) -> bool:
+        """Whether the model computes streams beside the rows that have them."""
+        return self._target.streams_beside
+
     def streams(self, drafts: int) -> Streams:
         """Of each row, where so many drafts grow together."""
         most = min([self._count, *(few for texts, few in FEWER if drafts >= texts)])
@@ -48,16 +53,21 @@ class StreamingNetwork(RowNetwork):
             texts.setdefault(growth.state, []).append(growth)
         if not texts:
             return
+        streams = self.streams(len(growths))
+        for state in texts:
+            state.streams = streams
         asked = [state.request(own) for state, own in texts.items()]
         for (state, own), scores in zip(texts.items(), self._submit(asked).result(), strict=True):
             state.confirm(scores, own)
         self._guess([growth for own in texts.values() for growth in own])
 
     def _guess(self, growths: Sequence[StreamedGrowth]) -> None:
-        """Compute streams where a guess can be confirmed."""
+        """Compute streams where a guess can be confirmed, unless the forward computed them beside its rows."""
         for growth in growths:
             growth.guesses = EMPTY
-        going = [growth for growth in growths if growth.further]
+            if growth.further and growth.streamed is not None:
+                growth.state.guess(growth, growth.streamed)
+        going = [growth for growth in growths if growth.further and not growth.state.beside]
         if not going:
             return
         streams = self.streams(len(growths))

@@ -23,8 +23,8 @@ from paceline.law import Distribution
 from paceline.targets.base import Request, Want
 from paceline.targets.chains import Chain
 from paceline.targets.scores import Scores
-from paceline.targets.streams import LookAhead, Streams
-from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints
+from paceline.targets.streams import LookAhead, Streams, StreamsBeside
+from paceline.tree import EMPTY, ROOT, DraftTree, Floats, Ints, offsets
 
 if TYPE_CHECKING:
     import torch
@@ -40,11 +40,20 @@ class StreamedGrowth(Growth):
     """How it may go on behind its newest token."""
     entering: Any = None
     """What entered the first layer with streams at the row of the newest token that was read."""
+    streamed: torch.Tensor | None = None
+    """Logits of that row's streams, where the forward that read it computed them beside it."""
 
     @property
     def further(self) -> int:
         """How many tokens behind the next one it may still have."""
         return 0 if self.done else max(0, self.depth - self.level - 1)
+
+    @property
+    def ahead(self) -> list[int]:
+        """The rows of the newest token and its guesses, which are 0 and those behind it, whose streams can guess a
+        token that the draft has room for."""
+        depths = [0, *(1 + offsets(self.guesses.parents)).tolist()]
+        return [row for row, depth in enumerate(depths) if self.further > 1 + depth]
 
     def confirm(self, logits: torch.Tensor) -> list[int]:
         """Grow by a token behind the newest one, and one behind each guess that the model chooses, whose ``logits``
@@ -81,6 +90,8 @@ class StreamedText(ReadText):
     """The layer that streams enter."""
     guesses: int = field(kw_only=True)
     """Guessed tokens that a forward reads, at most."""
+    beside: bool = field(default=False, kw_only=True)
+    """Whether forwards compute streams beside all rows that a draft may go on from (`HFTarget.streams_beside`)."""
 
     def growth(
         self, shape: DraftShape, nodes: int, depth: int, *, text: Context | None = None, row: int = ROOT
@@ -95,24 +106,33 @@ class StreamedText(ReadText):
 
     def request(self, growths: Sequence[Growth]) -> Request:
         """The unread text at first, then the newest token of each draft with its guesses."""
-        want = Want(hidden=frozenset({self.first}))
+        want = Want() if self.beside else Want(hidden=frozenset({self.first}))
         if not self.begun:
-            return replace(super().request(growths), want=want)
-        tokens, parents, first = list[Ints](), [self.parents], len(self.parents)
+            request = replace(super().request(growths), want=want)
+            length = len(request.tokens) - len(self._ahead[0])
+            return self._with_streams(request, [length + growth.row for growth in growths if growth.depth > 2])
+        tokens, parents, first, behind = list[Ints](), [self.parents], len(self.parents), list[int]()
         for growth in growths:
             assert isinstance(growth, StreamedGrowth), "its drafts have guesses"
             tokens += [growth.tokens, growth.guesses.tokens]
             parents += [growth.kept, first + 1 + growth.guesses.parents]  # the root of guesses is row ``first``
+            behind += [first - len(self.parents) + row for row in growth.ahead]
             first += 1 + len(growth.guesses)
-        return Request(self.rows, np.concatenate(tokens), np.concatenate(parents), want=want, held=len(self.parents))
+        found = Request(self.rows, np.concatenate(tokens), np.concatenate(parents), want=want, held=len(self.parents))
+        return self._with_streams(found, behind)
+
+    def _with_streams(self, request: Request, behind: list[int]) -> Request:
+        """The same with streams behind these of its fresh rows, where they are computed beside them."""
+        if not (self.beside and behind):
+            return request
+        return replace(request, streams=StreamsBeside(self.streams, np.unique(behind)))
 
     def confirm(self, scores: Scores, growths: Sequence[StreamedGrowth]) -> None:
         """Let drafts grow by what a forward found, and drop the rows of refused guesses."""
-        states = scores.hidden(self.first)
         if not self.begun:
             length = len(scores.tokens) - len(self._ahead[0])
             for growth, laws in zip(growths, self.found(scores, growths), strict=True):
-                growth.entering = states[length + growth.row]
+                self._look(growth, scores, length + growth.row)
                 growth.add(laws)
             return
         self.tally.add(DRAFT_FORWARDS)
@@ -121,12 +141,19 @@ class StreamedText(ReadText):
         for growth in growths:
             end = first + 1 + len(growth.guesses)
             path = growth.confirm(scores.logits[first:end])
-            growth.entering = states[first + path[-1]]
+            self._look(growth, scores, first + path[-1])
             kept += [held + first + row for row in path]
             growth.kept = np.array([len(kept) - 1])
             first = end
         self.rows.hold(kept)
         self.parents = renumbered(parents, np.array(kept, np.int64))
+
+    def _look(self, growth: StreamedGrowth, scores: Scores, row: int) -> None:
+        """Remember what streams behind a row are made of, or those that were computed beside it."""
+        if self.beside:
+            growth.streamed = scores.streamed.get(row)
+        else:
+            growth.entering = scores.hidden(self.first)[row]
 
     def look_ahead_of(self, growth: StreamedGrowth) -> LookAhead:
         """The row that a draft grows behind, for its streams."""

@@ -117,7 +117,7 @@ class FixedPath(ForwardPath):
         return [kind for kind in kinds if kind]
 
     def takes(self, job: ForwardJob) -> bool:
-        if self.refused is not None or self._own.mode is not Mode.PACKED:
+        if self.refused is not None or self._own.mode is not Mode.PACKED or job.streamed:
             return False
         if not self._own.takes_positions or not self.slab.keys or len(slots_of(job)) < len(job.requests):
             return False

@@ -106,8 +106,10 @@ def cut(model: Any, group: RankGroup) -> None:
 
 
 def plan_of(model: Any) -> dict[str, str]:
-    """Names of modules and weights, with ``*`` for the numbers of layers, and how each is divided."""
-    plan: dict[str, str] = dict(getattr(model, "_tp_plan", None) or {})
+    """Names of modules and weights, with ``*`` for the numbers of layers, and how each is divided. Of old versions only
+    the class names the head, and only its instances the layers."""
+    plans = (getattr(each, "_tp_plan", None) or {} for each in (type(model), model))
+    plan: dict[str, str] = {name: style for each in plans for name, style in each.items()}
     if COLUMNS not in plan.values() and EXPERTS not in plan.values():
         raise UnsupportedModel(
             f"transformers has no tensor plan that divides layers of {type(model).__name__}, so it is not cut; "

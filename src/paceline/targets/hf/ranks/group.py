@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import threading
@@ -44,11 +43,9 @@ class RankGroup:
         self.lost = False
         """Whether a rank is gone, or out of step."""
         self._one_at_a_time = threading.RLock()
-        self._models = itertools.count()
-
-    def new_model(self) -> int:
-        """The number of a model that all ranks are about to open."""
-        return next(self._models)
+        self.models = 0
+        """How many models all ranks have begun to open."""
+        self._reading = False
 
     @property
     def leads(self) -> bool:
@@ -115,10 +112,27 @@ class RankGroup:
             distributed.all_gather_object(found, mine, group=self._messages)
         return found
 
-    def meet(self, place: str) -> None:
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """The opening of a model by all ranks. If one of them cannot read its files, all of them raise, and so they
+        stay in step."""
+        self.models, self._reading = self.models + 1, True
+        try:
+            yield
+        except InputError as error:
+            if self._reading:
+                self._read(str(error))
+            raise
+
+    def all_have_read(self) -> None:
         """Wait for all ranks, however long they read weights."""
-        with self._answering():
-            self._processes.meet(place)
+        for rank, fault in enumerate(self._read("")):
+            if fault:
+                raise InputError(f"process {rank} of {self.size} says: {fault}")
+
+    def _read(self, fault: str) -> list[str]:
+        self._reading = False
+        return self.everywhere(fault)
 
     @contextmanager
     def in_step(self) -> Iterator[None]:

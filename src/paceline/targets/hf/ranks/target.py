@@ -12,11 +12,14 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
+from weakref import WeakKeyDictionary
 
 import torch
 
 from paceline.errors import InputError, RankLost, UnsupportedModel
+from paceline.law.scores import Array
 from paceline.targets.base import Request, Rows, Want
 from paceline.targets.cache import CacheRows, persistent_tensors
 from paceline.targets.chains import Chain, ChainDraft
@@ -27,9 +30,13 @@ from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.ranks.cut import GatheredHead, cut
 from paceline.targets.hf.ranks.group import RankGroup
 from paceline.targets.hf.rope import RotatedRows
+from paceline.targets.hf.shares import LowRankMap, TracksHead
+from paceline.targets.hf.streams import share_of
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.tracks import TracksForCausalLM
+from paceline.targets.hf.variants import TracksModules
 from paceline.targets.identity import fingerprint_of
+from paceline.targets.streams import StreamAdapter, Streams, StreamsBeside
 from paceline.targets.torchrun import let_first_report
 from paceline.tree import Ints
 
@@ -38,11 +45,19 @@ OpenModel = Callable[..., tuple[Any, Any]]
 
 
 class RowChange(NamedTuple):
-    """One change of the leader's rows, for the rows of the same number on other ranks."""
+    """One change of the leader's rows or adapters, for those of the same number on other ranks."""
 
     kind: str
     number: int
     value: Any = None
+
+
+class AskedStreams(NamedTuple):
+    """Streams of a request, with the number of the adapter in place of the adapter."""
+
+    adapter: int
+    streams: int
+    behind: Ints
 
 
 class AskedRows(NamedTuple):
@@ -54,6 +69,7 @@ class AskedRows(NamedTuple):
     want: Want
     prompt: int
     held: int
+    streams: AskedStreams | None
 
 
 class ModelOpened(NamedTuple):
@@ -64,8 +80,8 @@ class ModelOpened(NamedTuple):
 
 
 class Journal:
-    """The changes of the leader's rows since the last forward. Rows may be closed by a finalizer, on any thread, so
-    noting one is a single append."""
+    """The changes of the leader's rows and adapters since the last forward. Rows may be closed by a finalizer, on any
+    thread, so noting one is a single append."""
 
     def __init__(self) -> None:
         self._changes: list[RowChange] = []
@@ -74,6 +90,13 @@ class Journal:
     def new(self, capacity: int) -> int:
         number = next(self.numbers)
         self.note("open", number, capacity)
+        return number
+
+    def new_adapter(self, adapter: StreamAdapter) -> int:
+        """The whole adapter goes to the other ranks, in the host's memory."""
+        layers = [{name: _on_host(*maps) for name, maps in each.items()} for each in adapter.layers]
+        number = next(self.numbers)
+        self.note("adapter", number, (*_on_host(adapter.embedding), layers))
         return number
 
     def note(self, kind: str, number: int, value: Any = None) -> None:
@@ -126,9 +149,11 @@ class RankTarget(HFTarget):
     def __init__(self, model: Any, group: RankGroup, *, name: str, fingerprint: str) -> None:
         super().__init__(model, name=name, fixed_shapes=False)
         self.group = group
-        self.ranks, self.number = group.size, group.new_model()
+        self.ranks, self.number = group.size, group.models
         self._fingerprint = fingerprint
         self._journal: Journal | None = None
+        self._adapters = WeakKeyDictionary[StreamAdapter, int]()
+        """The numbers of adapters, by this rank's share of each."""
 
     def agree(self) -> None:
         """Refuse a model of which ranks have found different things."""
@@ -144,10 +169,18 @@ class RankTarget(HFTarget):
         weakref.finalize(self, self.group.end)
 
     def opened_beside(self, name: str, options: dict[str, Any], opened: OpenModel) -> tuple[HFTarget, Any]:
-        """Open another model on all ranks, a part on each; on this one it leads."""
+        """Open another model on all ranks, a part on each; on this one it leads. A folder that cannot be read is so on
+        all ranks, which stay in step."""
+        fault: InputError | None = None
         with self.group.in_step():
             self.group.tell(ModelOpened(name, options))
-            target, tokenizer = opened(name, group=self.group, **options)
+            try:
+                with self.group.opening():
+                    target, tokenizer = opened(name, group=self.group, **options)
+            except InputError as error:
+                fault = error
+        if fault is not None:
+            raise fault
         assert isinstance(target, RankTarget), "models that are not cut were refused"
         target._journal = Journal()
         return target, tokenizer
@@ -164,8 +197,32 @@ class RankTarget(HFTarget):
         if self._journal is None:
             return super()._run(job)
         with self.group.in_step():
-            self.group.tell((self.number, self._journal.taken(), [_asked(request) for request in job.requests]))
+            self.group.tell((self.number, self._journal.taken(), [self._asked(request) for request in job.requests]))
             return super()._run(job)
+
+    def _asked(self, request: Request) -> AskedRows:
+        assert isinstance(request.rows, LedRows), "this target scores the rows it opened"
+        beside, streams = request.streams, None
+        if beside is not None:
+            streams = AskedStreams(self._adapters[beside.streams.adapter], beside.streams.count, beside.behind)
+        number, want = request.rows.number, request.want
+        return AskedRows(number, request.tokens, request.parents, want, request.prompt, request.held, streams)
+
+    def own_streams(self, adapter: StreamAdapter) -> StreamAdapter:
+        """This rank's share. The others get theirs with the next forward."""
+        assert self._journal is not None, "the leader chooses drafts"
+        own = self.share_of(adapter)
+        number = self._adapters[own] = self._journal.new_adapter(adapter)
+        weakref.finalize(own, self._journal.note, "drop adapter", number).atexit = False
+        return own
+
+    def share_of(self, adapter: StreamAdapter) -> StreamAdapter:
+        """What an adapter adds in the track of this rank."""
+        if not isinstance(modules := self.modules, TracksModules):
+            raise InputError(
+                f"streams over {self.ranks} processes need a draft model in tracks, and {self.name} is none"
+            )
+        return share_of(adapter, modules, self.group.device)
 
     def unassisted(self, tokens: torch.Tensor) -> torch.Tensor:
         if self._journal is None:
@@ -176,6 +233,8 @@ class RankTarget(HFTarget):
 
     def unembed(self, states: torch.Tensor) -> torch.Tensor:
         head = self.anatomy.head
+        if isinstance(head, TracksHead):
+            raise self._has_none("output head on one process")
         if not isinstance(head, GatheredHead):
             return super().unembed(states)
         with persistent_tensors():
@@ -198,12 +257,13 @@ class RankTarget(HFTarget):
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what an interruption ends
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's own handlers would wait for the next forward
-        followers = [RankFollower(self)]
+        followers = {self.number: RankFollower(self)}
         try:
             while (message := self.group.hear()) is not None:
                 if isinstance(message, ModelOpened):
-                    target, _ = opened(message.name, group=self.group, **message.options)
-                    followers.append(RankFollower(target))
+                    with suppress(InputError), self.group.opening():  # the leader reports it
+                        target, _ = opened(message.name, group=self.group, **message.options)
+                        followers[target.number] = RankFollower(target)
                 else:
                     number, *asked = message
                     followers[number].answer(*asked)
@@ -221,6 +281,8 @@ class RankFollower:
     def __init__(self, target: RankTarget) -> None:
         self._target = target
         self.rows: dict[int, CacheRows] = {}
+        self.adapters: dict[int, StreamAdapter] = {}
+        """This rank's shares."""
 
     def answer(self, changes: Sequence[RowChange], asked: Sequence[AskedRows] | torch.Tensor) -> None:
         """Make the same changes, and compute the same forward: of requests, or of a text by the model alone."""
@@ -229,7 +291,14 @@ class RankFollower:
         if isinstance(asked, torch.Tensor):
             self._target.unassisted(asked)
         else:
-            self._target.forward([_request(self.rows[one.number], one) for one in asked])
+            self._target.forward([self._request(one) for one in asked])
+
+    def _request(self, asked: AskedRows) -> Request:
+        streams = None
+        if (given := asked.streams) is not None:
+            streams = StreamsBeside(Streams(self.adapters[given.adapter], given.streams), given.behind)
+        rows = self.rows[asked.number]
+        return Request(rows, asked.tokens, asked.parents, asked.want, asked.prompt, asked.held, streams=streams)
 
     def _change(self, change: RowChange) -> None:
         kind, number, value = change
@@ -241,8 +310,13 @@ class RankFollower:
             "close": lambda: self.rows[number].close(),
             "drop": lambda: self.rows.pop(number),
             "forget": self._target.forget,
+            "adapter": lambda: self._adapt(number, *value),
+            "drop adapter": lambda: self.adapters.pop(number),
         }
         made[kind]()
+
+    def _adapt(self, number: int, embedding: torch.Tensor, layers: list[dict[str, LowRankMap]]) -> None:
+        self.adapters[number] = self._target.share_of(StreamAdapter(embedding, layers, number))
 
 
 def check_tracks(name: str, tracks: int, ranks: int) -> None:
@@ -254,13 +328,8 @@ def check_tracks(name: str, tracks: int, ranks: int) -> None:
         )
 
 
-def _asked(request: Request) -> AskedRows:
-    assert isinstance(request.rows, LedRows), "this target scores the rows it opened"
-    return AskedRows(request.rows.number, request.tokens, request.parents, request.want, request.prompt, request.held)
-
-
-def _request(rows: CacheRows, asked: AskedRows) -> Request:
-    return Request(rows, asked.tokens, asked.parents, asked.want, asked.prompt, asked.held)
+def _on_host(*tensors: Array) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.as_tensor(each).detach().cpu() for each in tensors)
 
 
 def over_ranks(model: Any, group: RankGroup, name: str) -> RankTarget:
@@ -278,7 +347,7 @@ def over_ranks(model: Any, group: RankGroup, name: str) -> RankTarget:
     if target.own.recurrent:
         raise UnsupportedModel(f"{name} has layers that keep a state, which are not cut over ranks; use one device")
     target.pack(compiled=False)
-    group.meet(f"loaded {target.number}")
+    group.all_have_read()
     prepare(target)
     target.agree()
     said = f"cut over {group.size} ranks, where forwards are neither compiled nor recorded"
