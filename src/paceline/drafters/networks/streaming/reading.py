@@ -74,9 +74,10 @@ class Guesses(ProductGrowth):
 
 @dataclass(eq=False)
 class StreamedText(ReadText):
-    """A text, and what its streams are."""
+    """A text, and the streams of its next rows."""
 
-    streams: Streams = field(kw_only=True)
+    streams: Streams | None = field(default=None, kw_only=True)
+    """What the rows read next have; None for a draft of the model alone."""
     first: int = field(kw_only=True)
     """The layer that streams enter."""
     guesses: int = field(kw_only=True)
@@ -89,12 +90,14 @@ class StreamedText(ReadText):
 
     def chain(self, growth: Growth) -> Chain | None:
         chain = super().chain(growth)
-        if chain is None or chain.depth < 2:
+        if chain is None or self.streams is None or chain.depth < 2:
             return chain
         return replace(chain, streams=self.streams, guesses=self.guesses)
 
     def request(self, growths: Sequence[Growth]) -> Request:
         """The unread text at first, then the newest token of each draft with its guesses."""
+        if self.streams is None:
+            return super().request(growths)
         want = Want(hidden=frozenset({self.first}))
         if not self.begun:
             return replace(super().request(growths), want=want)

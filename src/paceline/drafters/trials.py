@@ -1,0 +1,197 @@
+"""Trials of several ways to do the same work: which one brings the most tokens a second on this machine.
+
+Way 0 is the one to keep unless another one is measured to be faster. A trial does a *block* of pieces of work in each
+way in turn. A piece is worth its tokens less what its seconds bring in way 0. A way that clearly loses has no more
+blocks; the trial ends when every way has clearly lost or gained, or had its share of pieces, so its cost is bounded.
+
+The result is kept in the cache directory (`KeptChoice`). Another trial is due after `AGAIN` seconds, and each further
+one after a time that is `SELDOMER` times as long, up to `LATEST`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Annotated
+
+from paceline.files import keep_record, kept_record
+from paceline.files.shape import LARGEST_EXACT_INTEGER, Bounds, Count
+from paceline.targets.setup import versions
+
+BLOCK = 6
+"""Pieces in one way in a row."""
+SETTLING = 1
+"""Pieces at the beginning of a block that are not compared: caches still hold what the way before needed."""
+FEW, ENOUGH, MOST = 4, 12, 40
+"""Compared pieces of a way before its loss is believed, before a gain is, and before it is decided anyway."""
+SURE = 2.0
+"""Standard errors that a clear loss or gain is away from nothing."""
+WORTH = 1.02
+"""How many times as fast a way must be at the end of a trial in which it was not clear."""
+STALLED = 3.0
+"""A piece counts as at most this many times the median of its way: longer ones are stalls."""
+AGAIN, SELDOMER, LATEST = 600.0, 8.0, 60 * 86400.0
+"""Seconds until the second trial, the factor to each further one, and the longest time between two."""
+FOLDER = "trials"
+"""In the cache directory."""
+
+
+@dataclass(eq=False)
+class Trial:
+    """Pieces of work in several ways, in alternating blocks."""
+
+    ways: int
+    few: int = FEW
+    enough: int = ENOUGH
+    most: int = MOST
+    stalled: float = STALLED
+    tokens: list[list[float]] = field(init=False)
+    """Of the compared pieces, by way."""
+    seconds: list[list[float]] = field(init=False)
+    judged: dict[int, bool] = field(default_factory=dict)
+    """The ways that are decided, and whether they gain. Losers have no more blocks."""
+    way: int = 0
+    """The way of the next piece."""
+    pieces: int = 0
+    """Done so far in this block."""
+
+    def __post_init__(self) -> None:
+        self.tokens = [[] for _ in range(self.ways)]
+        self.seconds = [[] for _ in range(self.ways)]
+
+    def note(self, way: int, tokens: float, seconds: float) -> None:
+        """A piece was done. One in another way than that of the block was begun before."""
+        if way != self.way:
+            return
+        if self.pieces >= SETTLING:
+            self.tokens[way].append(tokens)
+            self.seconds[way].append(seconds)
+            if way and way not in self.judged and (gains := self._gains(way)) is not None:
+                self.judged[way] = gains
+        self.pieces += 1
+        if self.pieces >= BLOCK or self.judged.get(way) is False:
+            self.way, self.pieces = self._next(way), 0
+
+    def _next(self, way: int) -> int:
+        going = [each for each in range(self.ways) if self.judged.get(each) is not False]
+        return next((each for each in going if each > way), 0)
+
+    @property
+    def best(self) -> int | None:
+        """The way that brings the most tokens a second; None while a way is undecided."""
+        if len(self.judged) < self.ways - 1:
+            return None
+        gaining = [way for way, gains in self.judged.items() if gains]
+        return max(gaining, key=self.speed, default=0)
+
+    def speed(self, way: int) -> float:
+        """How many times as many tokens a second a way brings as way 0."""
+        return self._rate(way) / self._rate(0)
+
+    def _rate(self, way: int) -> float:
+        return sum(self.tokens[way]) / sum(self._seconds(way))
+
+    def _seconds(self, way: int) -> list[float]:
+        most = self.stalled * median(self.seconds[way])
+        return [min(each, most) for each in self.seconds[way]]
+
+    def _worth(self, way: int, rate: float) -> tuple[float, float]:
+        """The mean of what its pieces are worth, and the square of that mean's error."""
+        pairs = zip(self.tokens[way], self._seconds(way), strict=True)
+        worth = [tokens - rate * seconds for tokens, seconds in pairs]
+        mean, count = fmean(worth), len(worth)
+        return mean, sum((each - mean) ** 2 for each in worth) / (count - 1) / count
+
+    def _gains(self, way: int) -> bool | None:
+        """Whether a way is faster than way 0; None while that is open."""
+        count = len(self.tokens[way])
+        if min(count, len(self.tokens[0])) < self.few:
+            return None
+        rate = self._rate(0)
+        (_, base), (gain, own) = (self._worth(each, rate) for each in (0, way))
+        error = math.sqrt(base + own)
+        if gain + SURE * error < 0:
+            return False
+        if count >= self.enough and gain - SURE * error > 0:
+            return True
+        return self.speed(way) > WORTH if count >= self.most else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialFacts:
+    """The result of the last trial for one setup."""
+
+    setup: str
+    versions: Mapping[str, str]
+    trials: Count
+    """How many were counted."""
+    when: Annotated[float, Bounds(0, LARGEST_EXACT_INTEGER)]
+    """When the last one was, in seconds since 1970."""
+    best: Count = 0
+    """The way that it found; 0 if none has ended."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for another trial."""
+        return not 0 <= time.time() - self.when < min(LATEST, AGAIN * SELDOMER ** (min(self.trials, 20) - 1))
+
+
+@dataclass(eq=False)
+class KeptChoice:
+    """The choice between several ways in one setup: the best one known on this machine, or that of a trial."""
+
+    setup: str
+    ways: int
+    best: int = 0
+    trial: Trial | None = None
+    """The trial that is under way."""
+
+    @classmethod
+    def known(cls, setup: str, ways: int) -> KeptChoice:
+        """As the last trial on this machine left it; way 0 if there was none."""
+        facts = cls(setup, ways).facts
+        return cls(setup, ways, 0 if facts is None or facts.best >= ways else facts.best)
+
+    @property
+    def facts(self) -> TrialFacts | None:
+        found = kept_record(FOLDER, self.setup, TrialFacts)
+        return found if found is not None and found.setup == self.setup and dict(found.versions) == versions() else None
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a trial."""
+        facts = self.facts
+        return self.ways > 1 and (facts is None or facts.due)
+
+    @property
+    def way(self) -> int:
+        """The way of the next piece of work."""
+        return self.best if self.trial is None else self.trial.way
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing but way 0 is used for now."""
+        return self.trial is None and self.best == 0
+
+    def count(self, trials: int = 1) -> None:
+        """Keep the choice, with so many more trials; the next one is due later then."""
+        facts = self.facts
+        counted = trials + (0 if facts is None else facts.trials)
+        kept = TrialFacts(
+            setup=self.setup, versions=versions(), trials=max(1, counted), when=time.time(), best=self.best
+        )
+        keep_record(FOLDER, self.setup, kept)
+
+    def note(self, way: int, tokens: float, seconds: float) -> bool:
+        """A piece of work was done, and whether that ended the trial."""
+        if self.trial is None:
+            return False
+        self.trial.note(way, tokens, seconds)
+        best = self.trial.best
+        if best is None:
+            return False
+        self.best, self.trial = best, None
+        return True
