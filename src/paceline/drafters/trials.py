@@ -1,8 +1,9 @@
 """Trials of several ways to do the same work: which one brings the most tokens a second on this machine.
 
-Way 0 is the one to keep unless another one is measured to be faster. A trial does a *block* of pieces of work in each
-way in turn. A piece is worth its tokens less what its seconds bring in way 0. A way that clearly loses has no more
-blocks; the trial ends when every way has clearly lost or gained, or had its share of pieces, so its cost is bounded.
+Way 0 leads at first. A trial does a *block* of pieces of work in each way in turn. A piece is worth its tokens less
+what its seconds bring in the leading way. A way that clearly loses against the leader has no more blocks. One that
+clearly gains leads from then on, and the leader before it is out. One that has had its share of pieces is decided by
+its speed. So a trial's cost is bounded, and way 0 is left only where another way is measured to be faster.
 
 The result is kept in the cache directory (`KeptChoice`). Another trial is due after `AGAIN` seconds, and each further
 one after a time that is `SELDOMER` times as long, up to `LATEST`.
@@ -26,11 +27,11 @@ BLOCK = 6
 SETTLING = 1
 """Pieces at the beginning of a block that are not compared: caches still hold what the way before needed."""
 FEW, ENOUGH, MOST = 4, 12, 40
-"""Compared pieces of a way before its loss is believed, before a gain is, and before it is decided anyway."""
+"""Compared pieces of a way before its loss is believed, before a gain is, and before it is decided by its speed."""
 SURE = 2.0
 """Standard errors that a clear loss or gain is away from nothing."""
 WORTH = 1.02
-"""How many times as fast a way must be at the end of a trial in which it was not clear."""
+"""How many times as fast as the leader a way must be then."""
 STALLED = 3.0
 """A piece counts as at most this many times the median of its way: longer ones are stalls."""
 AGAIN, SELDOMER, LATEST = 600.0, 8.0, 60 * 86400.0
@@ -51,8 +52,9 @@ class Trial:
     tokens: list[list[float]] = field(init=False)
     """Of the compared pieces, by way."""
     seconds: list[list[float]] = field(init=False)
-    judged: dict[int, bool] = field(default_factory=dict)
-    """The ways that are decided, and whether they gain. Losers have no more blocks."""
+    leader: int = 0
+    out: set[int] = field(default_factory=set)
+    """The ways that have lost."""
     way: int = 0
     """The way of the next piece."""
     pieces: int = 0
@@ -69,27 +71,25 @@ class Trial:
         if self.pieces >= SETTLING:
             self.tokens[way].append(tokens)
             self.seconds[way].append(seconds)
-            if way and way not in self.judged and (gains := self._gains(way)) is not None:
-                self.judged[way] = gains
+            self._judge(way)
         self.pieces += 1
-        if self.pieces >= BLOCK or self.judged.get(way) is False:
+        if self.pieces >= BLOCK or way in self.out:
             self.way, self.pieces = self._next(way), 0
 
+    def _judge(self, way: int) -> None:
+        if way == self.leader or (gains := self._gains(way)) is None:
+            return
+        self.out.add(self.leader if gains else way)
+        self.leader = way if gains else self.leader
+
     def _next(self, way: int) -> int:
-        going = [each for each in range(self.ways) if self.judged.get(each) is not False]
-        return next((each for each in going if each > way), 0)
+        going = [each for each in range(self.ways) if each not in self.out]
+        return next((each for each in going if each > way), going[0])
 
     @property
     def best(self) -> int | None:
-        """The way that brings the most tokens a second; None while a way is undecided."""
-        if len(self.judged) < self.ways - 1:
-            return None
-        gaining = [way for way, gains in self.judged.items() if gains]
-        return max(gaining, key=self.speed, default=0)
-
-    def speed(self, way: int) -> float:
-        """How many times as many tokens a second a way brings as way 0."""
-        return self._rate(way) / self._rate(0)
+        """The way that brings the most tokens a second; None while that is open."""
+        return self.leader if len(self.out) == self.ways - 1 else None
 
     def _rate(self, way: int) -> float:
         return sum(self.tokens[way]) / sum(self._seconds(way))
@@ -106,18 +106,18 @@ class Trial:
         return mean, sum((each - mean) ** 2 for each in worth) / (count - 1) / count
 
     def _gains(self, way: int) -> bool | None:
-        """Whether a way is faster than way 0; None while that is open."""
+        """Whether a way is faster than the leader; None while that is open."""
         count = len(self.tokens[way])
-        if min(count, len(self.tokens[0])) < self.few:
+        if min(count, len(self.tokens[self.leader])) < self.few:
             return None
-        rate = self._rate(0)
-        (_, base), (gain, own) = (self._worth(each, rate) for each in (0, way))
-        error = math.sqrt(base + own)
+        rate = self._rate(self.leader)
+        (_, theirs), (gain, own) = (self._worth(each, rate) for each in (self.leader, way))
+        error = math.sqrt(theirs + own)
         if gain + SURE * error < 0:
             return False
         if count >= self.enough and gain - SURE * error > 0:
             return True
-        return self.speed(way) > WORTH if count >= self.most else None
+        return self._rate(way) > WORTH * rate if count >= self.most else None
 
 
 @dataclass(frozen=True, kw_only=True)
