@@ -57,7 +57,7 @@ def own_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tried(seconds: Mapping[int, float], seed: int, stall: float = 0.0) -> Trial:
     """A trial of pieces that take so long, a tenth more or less, and bring from 4 to 7 tokens."""
-    trial, coins = Trial(len(seconds), few=5, enough=20, most=100, stalled=1.5), np.random.default_rng(seed)
+    trial, coins = Trial(len(seconds), few=5, enough=30, most=120, stalled=1.5), np.random.default_rng(seed)
     while trial.best is None:
         brought = float(coins.integers(4, 8))
         took = brought * seconds[trial.way] * float(coins.uniform(0.9, 1.1)) + stall * float(coins.random() < 0.05)
@@ -298,11 +298,18 @@ def test_kinds_of_drafts_are_told_apart(model: HFTarget, head: Path) -> None:
 # --- compiled, and in the process of `mirror` ---
 
 
-@pytest.mark.skipif(kernels.without_numba() is not None, reason="nothing is compiled here")
-def test_compiled_drafts_without_streams_are_the_plain_chains(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+compiles = pytest.mark.skipif(kernels.without_numba() is not None, reason="nothing is compiled here")
+
+
+def compiled() -> HFTarget:
     target = HFTarget(build("llama").requires_grad_(False))
     target.compiles = True
-    target = prepare(target)
+    return prepare(target)
+
+
+@compiles
+def test_compiled_drafts_without_streams_are_the_plain_chains(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = compiled()
     asked, honest = list[list[Chain]](), HFTarget.drafted
 
     def drafted(self: HFTarget, chains: Sequence[Chain]) -> Any:
@@ -326,10 +333,11 @@ class Link:
     """Takes what a worker says."""
 
     def __init__(self) -> None:
-        self.windows = list[Window]()
+        self.windows, self.forwards = list[Window](), 0
 
     def send_bytes(self, packed: bytes) -> None:
         message = Message.of(packed)
+        self.forwards += message.kind is MessageKind.FORWARD
         if message.kind is MessageKind.WINDOW:
             self.windows.append(Window.of(message.said, 97, 5, "mirror"))
 
@@ -373,3 +381,33 @@ def test_the_process_of_mirror_chooses_too(
     network: Any = worker._network
     assert set(clock.used) == {0, 1, 2, 3}
     assert network.counts.count(DraftKind(False, 1, 3, 2, 3)) == BEST[of]
+
+
+@compiles
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_window_that_is_begun_when_it_is_waited_for_is_one_call(
+    head: Path, streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The windows are those that grow level by level. Others go on that way, for a message may end them."""
+    target, calls, honest = compiled(), list[int](), HFTarget.drafted
+
+    def drafted(self: HFTarget, chains: Sequence[Chain]) -> Any:
+        calls.extend(chain.depth for chain in chains)
+        return honest(self, chains)
+
+    given = head if streams else None
+    monkeypatch.setattr(StreamCounts, "count", lambda self, kind: 2 if kind.whole else 0)
+    monkeypatch.setattr(StreamCounts, "note", lambda *of: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HFTarget, "drafted", lambda *of: None)
+        alone, _ = windows_of(target, None, 12)
+    monkeypatch.setattr(HFTarget, "drafted", drafted)
+    ours, worker = windows_of(target, given, 12)
+    assert [each.tree.tokens.tolist() for each in ours] == [each.tree.tokens.tolist() for each in alone]
+    anew = [each for each in ours if each.ready < 0]
+    assert calls == [5] * len(anew)
+    assert 0 < len(anew) < len(ours)
+    assert all(each.forwards > 0 for each in ours)
+    link: Any = worker._link
+    ahead = sum(one.forwards for one, other in zip(ours, alone, strict=True) if one.ready >= 0)
+    assert 0 < ahead <= link.forwards

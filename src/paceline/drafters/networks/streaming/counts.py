@@ -26,7 +26,7 @@ from paceline.once import once
 from paceline.targets.base import Target
 from paceline.targets.setup import kernels, setup_of
 
-FEW, ENOUGH, MOST = 5, 20, 100
+FEW, ENOUGH, MOST = 5, 30, 120
 """Compared drafts of a trial, as in `trials`: more than there, for numbers of streams differ by a few hundredths, and a
 draft takes a small part of a round."""
 STALLED = 1.5
