@@ -42,31 +42,40 @@ FOLDER = "trials"
 
 @dataclass(eq=False)
 class Trial:
-    """Pieces of work in several ways, in alternating blocks."""
+    """Pieces of work in several ways, in alternating blocks. A record of it can be read again."""
 
-    ways: int
-    few: int = FEW
-    enough: int = ENOUGH
-    most: int = MOST
+    ways: Count
+    few: Count = FEW
+    enough: Count = ENOUGH
+    most: Count = MOST
     stalled: float = STALLED
-    tokens: list[list[float]] = field(init=False)
+    tokens: list[list[float]] = field(default_factory=list)
     """Of the compared pieces, by way."""
-    seconds: list[list[float]] = field(init=False)
-    leader: int = 0
-    out: set[int] = field(default_factory=set)
+    seconds: list[list[float]] = field(default_factory=list)
+    leader: Count = 0
+    out: list[Count] = field(default_factory=list)
     """The ways that have lost."""
-    way: int = 0
+    way: Count = 0
     """The way of the next piece."""
-    pieces: int = 0
+    pieces: Count = 0
     """Done so far in this block."""
 
     def __post_init__(self) -> None:
-        self.tokens = [[] for _ in range(self.ways)]
-        self.seconds = [[] for _ in range(self.ways)]
+        self.tokens = self.tokens or [[] for _ in range(self.ways)]
+        self.seconds = self.seconds or [[] for _ in range(self.ways)]
+        pieces = [list(map(len, each)) for each in (self.tokens, self.seconds)]
+        positive = all(each > 0 for seconds in self.seconds for each in seconds)
+        known = self.leader not in self.out and {self.leader, self.way, *self.out} <= set(range(self.ways))
+        if not (len(self.tokens) == self.ways and pieces[0] == pieces[1] and positive and known):
+            raise ValueError("a trial is at odds with itself")
+
+    @property
+    def rules(self) -> tuple[float, ...]:
+        return self.ways, self.few, self.enough, self.most, self.stalled
 
     def note(self, way: int, tokens: float, seconds: float) -> None:
         """A piece was done. One in another way than that of the block was begun before."""
-        if way != self.way:
+        if way != self.way or seconds <= 0:
             return
         if self.pieces >= SETTLING:
             self.tokens[way].append(tokens)
@@ -79,7 +88,7 @@ class Trial:
     def _judge(self, way: int) -> None:
         if way == self.leader or (gains := self._gains(way)) is None:
             return
-        self.out.add(self.leader if gains else way)
+        self.out.append(self.leader if gains else way)
         self.leader = way if gains else self.leader
 
     def _next(self, way: int) -> int:
@@ -132,6 +141,8 @@ class TrialFacts:
     """When the last one was, in seconds since 1970."""
     best: Count = 0
     """The way that it found; 0 if none has ended."""
+    trial: Trial | None = None
+    """The one that a program has left unfinished."""
 
     @property
     def due(self) -> bool:
@@ -176,13 +187,24 @@ class KeptChoice:
         """Whether nothing but way 0 is used for now."""
         return self.trial is None and self.best == 0
 
+    def begin(self, trial: Trial) -> None:
+        """Begin a trial, or go on with the one of these rules that an earlier program left unfinished."""
+        facts = self.facts
+        left = None if facts is None else facts.trial
+        self.trial = left if left is not None and left.rules == trial.rules else trial
+
     def count(self, trials: int = 1) -> None:
         """Keep the choice, with so many more trials; the next one is due later then."""
         facts = self.facts
-        counted = trials + (0 if facts is None else facts.trials)
-        kept = TrialFacts(
-            setup=self.setup, versions=versions(), trials=max(1, counted), when=time.time(), best=self.best
-        )
+        self._keep(max(1, trials + (0 if facts is None else facts.trials)), time.time())
+
+    def keep(self) -> None:
+        """Keep the trial that is under way, for a program that goes on with it."""
+        facts = self.facts
+        self._keep(*((0, 0.0) if facts is None else (facts.trials, facts.when)), trial=self.trial)
+
+    def _keep(self, trials: int, when: float, trial: Trial | None = None) -> None:
+        kept = TrialFacts(setup=self.setup, versions=versions(), trials=trials, when=when, best=self.best, trial=trial)
         keep_record(FOLDER, self.setup, kept)
 
     def note(self, way: int, tokens: float, seconds: float) -> bool:

@@ -79,16 +79,18 @@ class StreamCounts:
                 self._choices[kind] = KeptChoice.known(f"{self._setup} {tuple(kind)}", ways)
             choice = self._choices[kind]
             if self._used[kind] % LOOKED == 0 and choice.trial is None and choice.due:
-                choice.trial = Trial(ways, few=FEW, enough=ENOUGH, most=MOST, stalled=STALLED)
+                choice.begin(Trial(ways, few=FEW, enough=ENOUGH, most=MOST, stalled=STALLED))
             self._used[kind] += 1
             return choice.way
 
     def note(self, kind: DraftKind, count: int, tokens: float, seconds: float) -> None:
         """Drafts with ``count`` streams grew by so many ``tokens`` each."""
-        with self._lock:
+        with self._lock, once():  # no draft's seconds
             choice = self._choices[kind]
             if choice.note(count, tokens, seconds):
-                choice.count()  # not before: a program that ends within a trial has lost next to nothing by it
+                choice.count()
+            elif (trial := choice.trial) is not None and count == trial.leader and not trial.pieces:
+                choice.keep()  # once in a turn of all ways: many programs draft for one text only
 
 
 _KNOWN: WeakKeyDictionary[Target, dict[str, StreamCounts]] = WeakKeyDictionary()
