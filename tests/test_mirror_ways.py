@@ -29,7 +29,7 @@ from paceline.drafters.networks.mirror.proxies import outcomes
 from paceline.drafters.networks.mirror.rollout import Rollout
 from paceline.drafters.networks.mirror.twin import TwinMirror, TwinSource
 from paceline.drafters.suffix import Suffix
-from paceline.drafters.trials import BLOCK, ENOUGH, FEW, MOST, SETTLING, Trial, TrialFacts
+from paceline.drafters.trials import BLOCK, ENOUGH, FEW, MOST, SETTLING, SpeedTrial, TrialFacts
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.errors import DrafterWarning, InputError
@@ -289,9 +289,9 @@ def test_published_proxies_find_the_rest_of_a_window_when_all_is_accepted(lm: La
 # --- the choice ----------------------------------------------------------------------------------------------
 
 
-def trial_of(speed: float, seed: int = 0, stall: float = 0.0) -> tuple[Trial, int]:
+def trial_of(speed: float, seed: int = 0, stall: float = 0.0) -> tuple[SpeedTrial, int]:
     """A trial whose overlapped rounds take 1 / speed of the time, with tokens by chance; how many these were."""
-    trial, coins = Trial(2), np.random.default_rng(seed)
+    trial, coins = SpeedTrial(2), np.random.default_rng(seed)
     while trial.best is None:
         way = trial.way
         seconds = (1 / speed if way else 1.0) * float(coins.uniform(0.95, 1.05)) + stall * float(coins.random() < 0.05)
@@ -314,7 +314,7 @@ def test_a_trial_believes_a_gain_and_no_stall() -> None:
 
 
 def test_rounds_at_the_beginning_of_a_block_are_not_compared() -> None:
-    trial = Trial(2)
+    trial = SpeedTrial(2)
     ways = []
     for _ in range(4 * BLOCK):
         ways.append(trial.way)

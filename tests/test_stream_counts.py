@@ -23,7 +23,7 @@ from paceline.drafters.networks.mirror.worker import Worker, facts_of
 from paceline.drafters.networks.streaming import Streaming, counts
 from paceline.drafters.networks.streaming.counts import FEW, LOOKED, MOST, DraftKind, StreamCounts
 from paceline.drafters.networks.streaming.network import StreamingNetwork
-from paceline.drafters.trials import BLOCK, SETTLING, Trial
+from paceline.drafters.trials import BLOCK, SETTLING, SpeedTrial
 from paceline.files import cached_path
 from paceline.targets.chains import Chain
 from paceline.targets.hf.integers import kernels
@@ -57,9 +57,9 @@ def own_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- trials of several ways ---
 
 
-def tried(seconds: Mapping[int, float], seed: int, stall: float = 0.0) -> Trial:
+def tried(seconds: Mapping[int, float], seed: int, stall: float = 0.0) -> SpeedTrial:
     """A trial of pieces that take so long, a tenth more or less, and bring from 4 to 7 tokens."""
-    trial, coins = Trial(len(seconds), few=5, enough=30, most=120, stalled=1.5), np.random.default_rng(seed)
+    trial, coins = SpeedTrial(len(seconds), few=5, enough=30, most=120, stalled=1.5), np.random.default_rng(seed)
     while trial.best is None:
         brought = float(coins.integers(4, 8))
         took = brought * seconds[trial.way] * float(coins.uniform(0.9, 1.1)) + stall * float(coins.random() < 0.05)

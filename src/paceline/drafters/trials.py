@@ -41,7 +41,7 @@ FOLDER = "trials"
 
 
 @dataclass(eq=False)
-class Trial:
+class SpeedTrial:
     """Pieces of work in several ways, in alternating blocks. A record of it can be read again."""
 
     ways: Count
@@ -141,7 +141,7 @@ class TrialFacts:
     """When the last one was, in seconds since 1970."""
     best: Count = 0
     """The way that it found; 0 if none has ended."""
-    trial: Trial | None = None
+    trial: SpeedTrial | None = None
     """The one that a program has left unfinished."""
 
     @property
@@ -157,7 +157,7 @@ class KeptChoice:
     setup: str
     ways: int
     best: int = 0
-    trial: Trial | None = None
+    trial: SpeedTrial | None = None
     """The trial that is under way."""
 
     @classmethod
@@ -187,7 +187,7 @@ class KeptChoice:
         """Whether nothing but way 0 is used for now."""
         return self.trial is None and self.best == 0
 
-    def begin(self, trial: Trial) -> None:
+    def begin(self, trial: SpeedTrial) -> None:
         """Begin a trial, or go on with the one of these rules that an earlier program left unfinished."""
         facts = self.facts
         left = None if facts is None else facts.trial
@@ -203,7 +203,7 @@ class KeptChoice:
         facts = self.facts
         self._keep(*((0, 0.0) if facts is None else (facts.trials, facts.when)), trial=self.trial)
 
-    def _keep(self, trials: int, when: float, trial: Trial | None = None) -> None:
+    def _keep(self, trials: int, when: float, trial: SpeedTrial | None = None) -> None:
         kept = TrialFacts(setup=self.setup, versions=versions(), trials=trials, when=when, best=self.best, trial=trial)
         keep_record(FOLDER, self.setup, kept)
 

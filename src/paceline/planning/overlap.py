@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from paceline.context import Context
 from paceline.drafters.base import Budget, Drafter
-from paceline.drafters.trials import KeptChoice, Trial
+from paceline.drafters.trials import KeptChoice, SpeedTrial
 from paceline.errors import DrafterWarning, InputError
 from paceline.once import once
 from paceline.planning.base import Cut, Draft, Outcome, Planner, Resting, Room
@@ -77,7 +77,7 @@ class TurnsOrOverlap(Planner):
             return KeptChoice(self._key(size), len(WAYS))
         if due:
             choice.count()  # also if the program ends before it: it had to prepare
-            choice.trial = Trial(len(WAYS))
+            choice.trial = SpeedTrial(len(WAYS))
         return choice
 
     def _key(self, size: int) -> str:

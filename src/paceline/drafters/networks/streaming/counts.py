@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from paceline.drafters.networks.growth import Growth
 from paceline.drafters.networks.heads import STREAMING, folder_of
 from paceline.drafters.sharing import stamp
-from paceline.drafters.trials import KeptChoice, Trial
+from paceline.drafters.trials import KeptChoice, SpeedTrial
 from paceline.once import once
 from paceline.targets.base import Target
 from paceline.targets.setup import kernels, setup_of
@@ -79,7 +79,7 @@ class StreamCounts:
                 self._choices[kind] = KeptChoice.known(f"{self._setup} {tuple(kind)}", ways)
             choice = self._choices[kind]
             if self._used[kind] % LOOKED == 0 and choice.trial is None and choice.due:
-                choice.begin(Trial(ways, few=FEW, enough=ENOUGH, most=MOST, stalled=STALLED))
+                choice.begin(SpeedTrial(ways, few=FEW, enough=ENOUGH, most=MOST, stalled=STALLED))
             self._used[kind] += 1
             return choice.way
 
