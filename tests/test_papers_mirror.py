@@ -347,8 +347,9 @@ def test_the_script_of_streams_runs(lm: LanguageModel, tmp_path: Path, monkeypat
     rows = [{"question_id": 1, "category": "qa", "turns": ["Say it."]}]
     (tmp_path / "spec_bench_question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     where = "--tasks", "qa", "--data", str(tmp_path), "--dtype", "float32"
-    found = shown("mirror", "streams", *usual, *where, "--gamma", "2", "3", "--streams", "1")
+    found = shown("mirror", "streams", *usual, *where, "--gamma", "2", "3", "--streams", "1", "--settle", "2")
     assert [claim["claim"] for claim in found["claims"]] == [
         "with 1 streams drafts of 3 tokens take fewer steps",
         "with 1 streams they are drafted faster",
+        "with the number that is measured no draft takes longer",
     ]

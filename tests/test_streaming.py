@@ -129,7 +129,7 @@ def test_a_model_with_ballast_has_the_small_ones_streams(tmp_path: Path) -> None
 
 
 def _behind_a_text(target: HFTarget, folder: Path) -> torch.Tensor:
-    drafter = Streaming(model=target, head=folder, length=4)
+    drafter = Streaming(model=target, head=folder, length=4, streams=3)
     drafter.fit(target)
     (logits, *_) = _streamed(drafter, context_of(tokens(9, 2).tolist()))
     return logits
@@ -176,11 +176,20 @@ def test_streams_are_trained_as_they_are_computed(lm: LanguageModel) -> None:
 class Both:
     """One text as two drafters see it, `assistant` and `streaming` with the same model."""
 
-    def __init__(self, model: HFTarget, head: Path, *, hidden: bool = False, length: int = 6, **options: Any) -> None:
+    def __init__(
+        self,
+        model: HFTarget,
+        head: Path,
+        *,
+        hidden: bool = False,
+        length: int = 6,
+        streams: int | None = 3,
+        **options: Any,
+    ) -> None:
         noise = {"noise": options.pop("noise")} if "noise" in options else {}
         self.drafters = (
             Assistant(model=DraftModel(model), length=length, **noise),
-            Streaming(model=DraftModel(model), head=head, length=length, **noise, **options),
+            Streaming(model=DraftModel(model), head=head, length=length, streams=streams, **noise, **options),
         )
         self.hidden = hidden
         for drafter in self.drafters:
@@ -372,7 +381,9 @@ def test_a_draft_holds_no_more_rows_than_it_has_tokens(model: HFTarget, head: Pa
 # --- with the engine ---
 
 
-@pytest.mark.parametrize("spec", ["streaming:{}", "streaming:{}+suffix", "auto:{}", "suffix,streaming:{},streams=1"])
+@pytest.mark.parametrize(
+    "spec", ["streaming:{}", "streaming:{},streams=3+suffix", "auto:{}", "suffix,streaming:{},streams=1"]
+)
 def test_the_text_is_plains(lm: LanguageModel, tmp_path: Path, spec: str) -> None:
     draft = paceline.load("pocket-draft", dtype="float32").target
     assert isinstance(draft, HFTarget)

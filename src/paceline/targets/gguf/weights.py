@@ -41,7 +41,7 @@ def read_model(contents: GgufContents, config: Any, kind: torch.dtype) -> tuple[
     contents.must_fit(kind.itemsize)
     weights = {name: _floats(contents.tensors[own], name, config).to(kind) for name, own in names.items()}
     model, report = type(planned).from_pretrained(
-        None, config=config, state_dict=weights, dtype=kind, output_loading_info=True
+        None, config=config, state_dict=weights, dtype=kind, output_loading_info=True, trust_remote_code=False
     )
     if FACTORS in contents.tensors:
         _slow_down(model.model.rotary_emb, contents.tensors[FACTORS].data)

@@ -8,6 +8,7 @@ drafted. The public noise helps here, too: the draft model's own choice is a rac
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -62,7 +63,8 @@ class Streaming(Assistant):
         confidence: float = 0.0,
         dtype: str | torch.dtype | None = None,
     ) -> None:
-        """Without a ``model`` the one that the adapter was trained for, and without ``streams`` all that it has."""
+        """Without a ``model`` the one that the adapter was trained for; without ``streams`` the number that is measured
+        to be fastest, maybe none."""
         at_least(self.name, 1, streams=1 if streams is None else streams, guesses=guesses)
         if guesses > MOST_GUESSES:
             raise InputError(f"{self.name} reads at most guesses={MOST_GUESSES} in a forward, not {guesses}")
@@ -77,16 +79,17 @@ class Streaming(Assistant):
         )
 
     def _network_of(self, loaded: DraftModel) -> RowNetwork:
+        from paceline.drafters.networks.streaming.counts import counts_of
         from paceline.drafters.networks.streaming.fitting import adapter_for
         from paceline.drafters.networks.streaming.network import StreamingNetwork
 
         fitted = self._fitted = adapter_for(self._head, loaded.target)
-        streams = self._streams or fitted.adapter.streams
-        if streams > fitted.adapter.streams:
+        if (self._streams or 0) > (has := fitted.adapter.streams):
             raise InputError(
-                f"streaming is asked for streams={streams}, and the adapter has {fitted.adapter.streams}; ask for fewer"
+                f"streaming is asked for streams={self._streams}, and the adapter has {has}; ask for fewer"
             )
-        return StreamingNetwork(fitted.model, fitted.adapter, streams)
+        counts = partial(counts_of, fitted.model, self._head, self._guesses)
+        return StreamingNetwork(fitted.model, fitted.adapter, self._streams, counts)
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         super().fit(target, vocabulary)
@@ -115,7 +118,6 @@ class Streaming(Assistant):
             outlook,
             TokenColumns(self._vocab_size),
             rows=rows,
-            streams=network.streams(1),
             first=network.first,
             guesses=self._guesses,
             beside=network.beside,
