@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ from paceline.targets.hf.variants import Layer, LlamaModules
 from paceline.targets.streams import MAPS, LookAhead, Streams
 
 Maps: TypeAlias = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
-"""What is added to the linear maps of a layer: by their names, ``a [rank, inputs]`` and ``b [outputs, rank]``."""
+"""What is added to the linear maps of a layer: by their names, ``a [rank, inputs]`` and ``b [outputs, rank]``. Empty
+where nothing is added."""
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Queries, keys and values ``[1, heads, n, width]``; gives what the queries find."""
 Sizes = dict[str, tuple[int, int]]
@@ -50,16 +51,20 @@ def through(
 
 def _mapped(linear: torch.nn.Module, rows: torch.Tensor, name: str, maps: Maps | None) -> torch.Tensor:
     found: torch.Tensor = linear(rows)
-    if maps is None:
+    if not maps:
         return found
     inward, outward = maps[name]
     return found + F.linear(F.linear(rows, inward), outward)
 
 
+def linears_of(layer: Layer) -> dict[str, Any]:
+    """The linear layers of a layer, by the names of an adapter's maps."""
+    return dict(zip(MAPS, (*layer.qkv, layer.out, layer.gate, layer.up, layer.down), strict=True))
+
+
 def sizes_of(layer: Layer) -> Sizes:
     """The sizes that an adapter's maps have in a layer."""
-    linears = (*layer.qkv, layer.out, layer.gate, layer.up, layer.down)
-    return {name: (part.out_features, part.in_features) for name, part in zip(MAPS, linears, strict=True)}  # type: ignore[misc]
+    return {name: (part.out_features, part.in_features) for name, part in linears_of(layer).items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -105,6 +105,8 @@ class HeadKind(ABC, Generic[Head]):
     """Options that make it smaller."""
     measure: ClassVar[str] = "tokens a round"
     """What its drafts are measured by."""
+    is_model: ClassVar[bool] = False
+    """Whether its folder is a model's as well, with the tokenizer beside it."""
     noises: ClassVar[Sequence[str]] = NOISES
     """The ways of ranking that are measured, to find the head's default."""
 
@@ -120,6 +122,11 @@ class HeadKind(ABC, Generic[Head]):
         """Of what the output reads."""
         shape: Any = head.shape
         return int(shape.width)
+
+    def rank_of(self, head: Head) -> int:
+        """Of its thin matrices; 0 without any."""
+        shape: Any = head.shape
+        return int(shape.rank)
 
     def measured(self, rounds: Sequence[Round]) -> float:
         """Its `measure` over rounds with a draft."""

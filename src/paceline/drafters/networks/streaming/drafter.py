@@ -16,7 +16,7 @@ from paceline.context import Context
 from paceline.drafters.base import at_least
 from paceline.drafters.networks.assistant.drafter import Assistant, Model
 from paceline.drafters.networks.assistant.model import DraftModel
-from paceline.drafters.networks.heads import SHIPPED, STREAMING, found_folder
+from paceline.drafters.networks.heads import SHIPPED, STREAMING, found_folder, holds_model
 from paceline.drafters.networks.network import RowNetwork
 from paceline.drafters.networks.reading import ReadText, TokenColumns
 from paceline.errors import InputError
@@ -62,14 +62,17 @@ class Streaming(Assistant):
         confidence: float = 0.0,
         dtype: str | torch.dtype | None = None,
     ) -> None:
-        """Without a ``model`` the one that the adapter was trained for, and without ``streams`` all that it has."""
+        """Without a ``model`` the one that the adapter was trained for, and without a ``head`` the one in the model's
+        own folder, if it was trained with its streams. Without ``streams`` all that it has."""
         at_least(self.name, 1, streams=1 if streams is None else streams, guesses=guesses)
         if guesses > MOST_GUESSES:
             raise InputError(f"{self.name} reads at most guesses={MOST_GUESSES} in a forward, not {guesses}")
         self._head, self._streams, self._guesses = head, streams, guesses
         self._fitted: FittedStreams | None = None
+        if model is None or (model == BASE and holds_model(head)):  # the command line's default beside bundled targets
+            model = base_model(head)
         super().__init__(
-            model=model if model is not None else base_model(head),
+            model=model,
             length=length,
             noise=noise,
             confidence=confidence,
