@@ -86,7 +86,7 @@ def _add_kind(actions: Any, each: KindOptions) -> None:
     parser.argument("--positions", "N", "places to learn from (default: 1000000)", int, default=1_000_000)
     parser.argument("--epochs", "N", "times that each is learnt (default: 3)", float, default=3.0)
     parser.argument("--batch-size", "N", "positions in a step (default: 2048)", int, default=2048)
-    parser.argument("--rate", "R", "the learning rate's peak (default: 0.002)", float, default=2e-3)
+    parser.argument("--rate", "R", f"the learning rate's peak (default: {each.rate})", float)
     each.add(parser)
     parser.add_argument(
         "--loss",
@@ -167,8 +167,9 @@ def _recipe(head: HeadKind[Any], options: argparse.Namespace) -> Recipe:
         raise InputError(f"--held-out is a share from 0 to below 0.5, not {options.held_out}")
     if not options.epochs > 0:
         raise InputError(f"--epochs must be above 0, not {options.epochs}")
-    if not 0 < options.rate < 1:
-        raise InputError(f"--rate must be above 0 and below 1, not {options.rate}")
+    rate = head.usual_rate if options.rate is None else options.rate
+    if not 0 < rate < 1:
+        raise InputError(f"--rate must be above 0 and below 1, not {rate}")
     labels = LabelSettings(
         kind=options.labels,
         ahead=options.ahead,
@@ -182,7 +183,7 @@ def _recipe(head: HeadKind[Any], options: argparse.Namespace) -> Recipe:
         positions=options.positions,
         epochs=options.epochs,
         batch=options.batch_size,
-        rate=options.rate,
+        rate=rate,
         loss=options.loss,
         decay=options.decay,
         seed=options.seed,

@@ -44,12 +44,17 @@ class LabelSettings:
             raise InputError(f"labels are {', '.join(KINDS)}, not {self.kind!r}")
         if self.ahead < 1 or self.window < 2:
             raise InputError("a head learns at least 1 token ahead, in windows of at least 2")
-        if self.temperature <= 0 and self.kind in ("sampled", "soft"):
+        if self.temperature <= 0 and self.tempered:
             raise InputError(f"labels {self.kind!r} need a temperature above 0, not {self.temperature}")
         if self.temperature and not COLDEST <= self.temperature <= HOTTEST:
             raise InputError(f"labels take a temperature from {COLDEST} to {HOTTEST}, not {self.temperature}")
         if not 0 <= self.seed <= MOST_SEED:
             raise InputError(f"labels take a seed from 0 to {MOST_SEED}, not {self.seed}")
+
+    @property
+    def tempered(self) -> bool:
+        """Whether they depend on the temperature."""
+        return self.kind in ("sampled", "soft")
 
     @property
     def laws(self) -> bool:

@@ -26,6 +26,9 @@ class Lesson(ABC, Generic[Head]):
     first = 1
     """The first of the tokens that follow a position, from 0, that is predicted: behind the one that the model has
     chosen, unless the model itself learns."""
+    temperature = 1.0
+    """Of the labels, for rows whose logits are divided by the temperature of a draft. Those of heads are not: they
+    learn the law itself."""
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Lesson(ABC, Generic[Head]):
         labels, predictions = self.predict(batch, number)
         losses, right = list[torch.Tensor](), list[torch.Tensor]()
         for step, found in enumerate(predictions):
-            logits = found.float()
+            logits = found.float() / self.temperature
             columns = self._columns[labels.tokens[:, step + self.first].clamp_min(-1)]
             losses.append(self._loss(logits, columns, labels, step))
             right.append((logits.detach().argmax(dim=-1) == columns) & (columns != NOTHING))

@@ -149,6 +149,8 @@ class Workshop:
     def lesson(self, head: nn.Module) -> Lesson[Any]:
         lesson = self.kind.lesson(head, self.ground, Objective(loss=self.recipe.loss, decay=self.recipe.decay))
         lesson.unit = self.unit
+        if self.kind.is_tempered and self.recipe.labels.tempered:
+            lesson.temperature = self.recipe.labels.temperature
         return lesson
 
     def same(self) -> dict[str, Any]:

@@ -35,6 +35,8 @@ from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
 from paceline_make.states import write_model
 
+FULL_RATE = 5e-4
+
 
 class TunedDraft(nn.Module):
     """A draft model in float32 with the embeddings of its streams. With a ``rank`` the model stays as it is, and maps
@@ -109,10 +111,16 @@ class TunedKind(StreamsKind[TunedDraft]):
 
     title: ClassVar[str] = "draft model with speculative streams"
     smaller: ClassVar[str] = "--tune lora, --rank"
+    is_tempered: ClassVar[bool] = True
     is_model: ClassVar[bool] = True
 
     rank: int = 0
     """Of the maps that learn in the place of the model's weights; 0 if all weights learn."""
+
+    @property
+    def usual_rate(self) -> float:
+        """Weights that know much already lose it in large steps."""
+        return super().usual_rate if self.rank else FULL_RATE
 
     @property
     def reading(self) -> HeadReading:

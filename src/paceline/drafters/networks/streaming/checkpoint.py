@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,8 @@ def _of_model(folder: Path, config: Mapping[str, Any]) -> tuple[StreamingAdapter
     streams, width = embedding.shape
     with damaged(f"the model in {folder}", MEND):
         shape = StreamingShape(width=width, vocab_size=own.vocab_size, streams=streams, layers=own.layers, rank=0)
-    return _filled(shape, plain, own, folder)
+    adapter, facts = _filled(shape, plain, own, folder)
+    return adapter, replace(facts, target_name="the model in that folder")
 
 
 def _filled(
