@@ -32,8 +32,8 @@ class KindOptions(NamedTuple):
     """What a step ahead weighs beside the one before, unless the user says it."""
     ahead: int = 5
     """Tokens that are learnt ahead, likewise."""
-    rate: str = "0.002"
-    """The learning rate, as the help says it."""
+    rate: float | None = 0.002
+    """The learning rate's peak, likewise; None where it depends on other options."""
 
 
 def _add_part(parser: Parser) -> None:
@@ -260,6 +260,6 @@ KINDS = (
         ("layers", "rank"),
         0.8,
         3,
-        "0.002, and 0.0005 if all weights of a model learn",
+        None,
     ),
 )

@@ -86,7 +86,8 @@ def _add_kind(actions: Any, each: KindOptions) -> None:
     parser.argument("--positions", "N", "places to learn from (default: 1000000)", int, default=1_000_000)
     parser.argument("--epochs", "N", "times that each is learnt (default: 3)", float, default=3.0)
     parser.argument("--batch-size", "N", "positions in a step (default: 2048)", int, default=2048)
-    parser.argument("--rate", "R", f"the learning rate's peak (default: {each.rate})", float)
+    rate = f"{each.rate}" if each.rate else "0.002, and 0.0005 where all weights of a model learn"
+    parser.argument("--rate", "R", f"the learning rate's peak (default: {rate})", float, default=each.rate)
     each.add(parser)
     parser.add_argument(
         "--loss",
