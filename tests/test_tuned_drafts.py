@@ -17,6 +17,7 @@ import paceline
 from families import build
 from paceline.api.model import LanguageModel
 from paceline.cli import main
+from paceline.drafters import make_drafter
 from paceline.drafters.networks.assistant import DraftModel
 from paceline.drafters.networks.heads import CONFIG, STREAMS, method_for
 from paceline.drafters.networks.streaming import Streaming
@@ -242,8 +243,11 @@ def test_the_text_is_the_targets(author: LanguageModel, folder: Path, spec: str)
 
 
 def test_the_command_lines_usual_draft_model_gives_way_to_the_folders(folder: Path) -> None:
-    drafter = Streaming(model="pocket-draft", head=folder)
-    assert drafter._named == str(folder)
+    for spec in (f"streaming:head='{folder}'", f"mirror:draft=streaming,head='{folder}'"):
+        drafter: Any = make_drafter(spec, "pocket-draft")
+        assert drafter._named == str(folder)
+    other: Any = make_drafter(f"streaming:head='{folder}'", "pocket-foreign")
+    assert other._named == "pocket-foreign"
 
 
 # --- its folder ---

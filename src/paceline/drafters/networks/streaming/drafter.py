@@ -69,10 +69,8 @@ class Streaming(Assistant):
             raise InputError(f"{self.name} reads at most guesses={MOST_GUESSES} in a forward, not {guesses}")
         self._head, self._streams, self._guesses = head, streams, guesses
         self._fitted: FittedStreams | None = None
-        if model is None or (model == BASE and holds_model(head)):  # the command line's default beside bundled targets
-            model = base_model(head)
         super().__init__(
-            model=model,
+            model=drafting_model(model, head),
             length=length,
             noise=noise,
             confidence=confidence,
@@ -122,6 +120,12 @@ class Streaming(Assistant):
             first=network.first,
             guesses=self._guesses,
         )
+
+
+def drafting_model(model: Model | None, head: str | Path) -> Model:
+    """The given draft model, or the one that an adapter is for. Streams that stand in their model's own folder draft
+    with that one also where the command line gives its default."""
+    return base_model(head) if model is None or (model == BASE and holds_model(head)) else model
 
 
 def base_model(head: str | Path) -> str:
