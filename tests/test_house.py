@@ -502,7 +502,7 @@ ROOM_LINES = {
         "verify": 200,
         "dictionary": 900,
         "targets": 23150,
-        "drafters": 16150,
+        "drafters": 16250,
         "planning": 2900,
         "engine": 1960,
         "api": 2800,
@@ -519,14 +519,14 @@ ROOM_LINES = {
         "commands": 2700,
     },
     "paceline_make": {
-        "states": 100,
+        "states": 120,
         "cluster": 50,
         "cards": 50,
         "texts": 950,
         "dictionary": 1700,
-        "heads": 2600,
+        "heads": 2880,
         "models": 450,
-        "commands": 1610,
+        "commands": 1640,
     },
 }
 """The most lines that a room may have: what there is and a little more. A change that needs more raises its number, so

@@ -177,7 +177,9 @@ class TunedKind(StreamsKind[TunedDraft]):
         from transformers import AutoModelForCausalLM
 
         adapter, _ = read_adapter(folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+        )
         return TunedDraft(model, adapter).requires_grad_(False)
 
     def rows(self, head: TunedDraft) -> list[tuple[str, str]]:
