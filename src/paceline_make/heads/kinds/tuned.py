@@ -8,7 +8,6 @@ and the model itself can learn what its target would write.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +22,7 @@ from paceline.errors import InputError
 from paceline.targets.base import Target
 from paceline.targets.hf.packed import identities
 from paceline.targets.hf.plain_copy import plain_copy
-from paceline.targets.hf.streams import Maps, linears_of, sizes_of
+from paceline.targets.hf.streams import linears_of, sizes_of
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.variants import LlamaModules, modules_of
 from paceline.targets.identity import fingerprint_of
@@ -36,6 +35,7 @@ from paceline_make.heads.loss import Objective
 from paceline_make.states import write_model
 
 FULL_RATE = 5e-4
+"""The learning rate's peak where all weights learn."""
 
 
 class TunedDraft(nn.Module):
@@ -83,16 +83,15 @@ class TunedLesson(Lesson[TunedDraft]):
     """Predicts the next token and those behind it, at every position of a window."""
 
     first = 0
-    entry: int
-    """The layer that streams enter."""
 
     def predict(self, batch: Labels, number: int) -> tuple[Labels, Predictions]:
         assert batch.text is not None, "it learns from whole windows"
         modules, adapter = self.head.modules_of_model, self.head.adapter
         states, ahead = modules.embedding(batch.text)[None], None
         windows = StreamedWindows(states, self.unit, adapter.shape.streams, modules)
-        for place, (layer, maps) in enumerate(zip(modules.layers, self._maps(), strict=True)):
-            if place == self.entry:
+        entry = len(modules.layers) - adapter.shape.layers
+        for place, (layer, maps) in enumerate(zip(modules.layers, maps_in(self.head.maps), strict=True)):
+            if place == entry:
                 ahead = windows.entering(states, adapter.stream_embedding)
             states, keys = windows.rows(layer, states, maps)
             if ahead is not None:
@@ -100,9 +99,6 @@ class TunedLesson(Lesson[TunedDraft]):
         assert ahead is not None, "streams enter a layer"
         own = OPERATIONS.norm(states, modules.norm)[0]
         return batch, map(modules.head, (own, *windows.last(ahead)))
-
-    def _maps(self) -> Iterator[Maps]:
-        yield from maps_in(self.head.maps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +157,7 @@ class TunedKind(StreamsKind[TunedDraft]):
         return head
 
     def lesson(self, head: TunedDraft, ground: Ground, objective: Objective) -> TunedLesson:
-        lesson = TunedLesson(head, ground.embedding, objective)
-        lesson.entry = len(head.modules_of_model.layers) - head.shape.layers
-        return lesson
+        return TunedLesson(head, ground.embedding, objective)
 
     def write(self, folder: Path, head: TunedDraft, about: Provenance) -> None:
         """A model's folder. What it says of streams is of this model, not of the one that it was made from."""
