@@ -27,6 +27,7 @@ from paceline.targets.base import Request, Want
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.streams import sizes_of
 from paceline.targets.hf.target import HFTarget
+from paceline.targets.hf.tracks import TracksConfig, TracksForCausalLM
 from paceline_make.commands import train
 from paceline_make.heads import judging
 from paceline_make.heads.kinds.base import Ground
@@ -389,6 +390,14 @@ def test_weights_that_cannot_learn_are_a_sentence(name: str, options: dict[str, 
     lm = paceline.load(name, dtype=None if options else "float32", **options)
     with pytest.raises(InputError, match=r"leave integers|train the model without it"):
         losses(workshop(lm, tmp_path, KINDS["full"]))
+
+
+def test_a_model_in_tracks_is_a_sentence(tmp_path: Path) -> None:
+    shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 97}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "eos_token_id": None}
+    model = TracksForCausalLM(TracksConfig(tracks=2, segments=2, **shape, **heads)).requires_grad_(False)
+    with pytest.raises(InputError, match="llama's structure"):
+        TunedKind(layers=1).fitted(load_quietly(model))
 
 
 def test_what_is_said_after_a_training(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,12 +134,12 @@ class Workshop:
     def _check_shape(self) -> None:
         """Refuse a head that is too large before it is made: a system may end the process instead of refusing. Refuse
         one that makes no sense."""
-        ground = self.ground  # made before: nothing of it may be on "meta"
+        ground, kind = self.ground, self.kind  # made before: nothing of them may be on "meta"
         with torch.device("meta"):
-            head = self.kind.made(ground)
+            head = kind.made(ground)
         learning = sum(weight.numel() for weight in head.parameters() if weight.requires_grad)
-        check_trainable(learning, self.target.device, "head", self.kind.smaller)
-        most, rank = min(self.kind.output_width(head), head.shape.known), self.kind.rank_of(head)
+        check_trainable(learning, self.target.device, "head", kind.smaller)
+        most, rank = min(kind.output_width(head), head.shape.known), kind.rank_of(head)
         if rank > most:
             raise InputError(
                 f"--rank {rank} is above {most}, the rank of the whole output matrix; give a smaller one, or"

@@ -128,6 +128,8 @@ class TunedKind(StreamsKind[TunedDraft]):
             raise InputError(f"the weights of {target.name} learn in floats; leave integers (--quantize) out")
         if BALLAST_MARK in target.name:
             raise InputError(f"the ballast of {target.name} would learn, too; train the model without it")
+        if not isinstance(target, HFTarget) or modules_of(target.model) is None:
+            raise InputError(f"--form paper needs an ordinary model of llama's structure, and {target.name} is none")
         return super().fitted(target)
 
     def output_width(self, head: TunedDraft) -> int:
@@ -138,8 +140,7 @@ class TunedKind(StreamsKind[TunedDraft]):
 
     def made(self, ground: Ground) -> TunedDraft:
         assert isinstance(ground.target, HFTarget), "a fitted kind has modules"
-        with torch.device(ground.target.device):  # a bundled model becomes transformers' now, which it cannot on "meta"
-            model: Any = ground.target.model
+        model: Any = ground.target.model
         shape = StreamingShape(
             width=ground.width,
             vocab_size=ground.target.vocab_size,
