@@ -501,8 +501,8 @@ ROOM_LINES = {
         "tree": 450,
         "verify": 200,
         "dictionary": 900,
-        "targets": 23700,
-        "drafters": 16600,
+        "targets": 23800,
+        "drafters": 16700,
         "planning": 2770,
         "engine": 1960,
         "api": 2800,
@@ -519,14 +519,14 @@ ROOM_LINES = {
         "commands": 2700,
     },
     "paceline_make": {
-        "states": 100,
+        "states": 120,
         "cluster": 50,
         "cards": 50,
         "texts": 950,
         "dictionary": 1700,
-        "heads": 2600,
+        "heads": 2880,
         "models": 450,
-        "commands": 1610,
+        "commands": 1640,
     },
 }
 """The most lines that a room may have: what there is and a little more. A change that needs more raises its number, so

@@ -75,12 +75,12 @@ def lm() -> LanguageModel:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.parametrize("row", [-1, 0, 3, 4])
-def test_streams_are_those_of_a_dense_forward(name: str, row: int) -> None:
+@pytest.mark.parametrize(("row", "rank"), [(-1, 4), (0, 4), (3, 4), (4, 4), (3, 0)])
+def test_streams_are_those_of_a_dense_forward(name: str, row: int, rank: int) -> None:
     """Behind the text and behind rows of a draft, also where others lie between, and where a window ends."""
     plain = build(name).requires_grad_(False)
     target, text = load_quietly(plain), tokens(2 * WINDOW, 1).tolist()
-    adapter = made_adapter(target)
+    adapter = made_adapter(target, rank=rank)
     logits, found = scored_streams(target, text, *TREE, row, adapter)
     path = [*text, *(TREE[0][each] for each in path_of(TREE[1], row))]
     reference = Reference(plain, FAMILIES[name].windowed)
@@ -115,6 +115,16 @@ def test_streams_in_integers_are_near_those_in_floats() -> None:
     _, wanted = scored_streams(floats, text, *TREE, 4, adapter)
     _, found = scored_streams(quantized(load_quietly(build("llama"))), text, *TREE, 4, adapter)
     assert 0 < (found - wanted).abs().mean() < 0.1 * wanted.std()
+
+
+def test_streams_by_the_models_own_weights_multiply_nothing_else(
+    model: HFTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tokens(9, 2).tolist()
+    monkeypatch.setattr("paceline.targets.hf.streams.F", None)
+    scored_streams(model, text, [], [], -1, made_adapter(model, rank=0))
+    with pytest.raises(AttributeError):
+        scored_streams(model, text, [], [], -1, made_adapter(model))
 
 
 def test_a_model_with_ballast_has_the_small_ones_streams(tmp_path: Path) -> None:

@@ -43,11 +43,18 @@ class Drafting:
     rounds: int = 0
     forwards: int = 0
     seconds: list[float] = field(default_factory=list)
+    emitted: int = 0
+    """Tokens of the target."""
 
     @property
     def steps(self) -> float:
         """The paper's J."""
         return self.forwards / max(1, self.rounds)
+
+    @property
+    def tokens(self) -> float:
+        """The target's tokens a round."""
+        return self.emitted / max(1, self.rounds)
 
     @property
     def milliseconds(self) -> float:
@@ -59,6 +66,7 @@ class Drafting:
         for each in rounds:
             if each.drafted == gamma:
                 self.rounds, self.forwards = self.rounds + 1, self.forwards + int(each.counts["draft_forwards"])
+                self.emitted += each.emitted
                 self.seconds.append(each.seconds_draft)
 
 
@@ -112,15 +120,19 @@ def measured(
 
 
 def rows(found: Cells) -> Table:
-    """A row of every task and length: steps and milliseconds of the draft model alone, and with streams."""
+    """A row of every task and length: tokens a round, and steps and milliseconds of the draft model alone and with
+    streams."""
     counts = list(dict.fromkeys(count for _, _, count in found))
-    head = ("task, tokens: J, ms", *map(label, counts))
+    head = ("task, tokens: J, ms", "tokens/round", *map(label, counts))
     lines = dict[tuple[str, int], list[str]]()
     for (task, gamma, count), each in found.items():
         plain = found[task, gamma, PLAIN]
         ratio = "" if count == PLAIN else f" ({plain.milliseconds / each.milliseconds:.2f}x)"
         lines.setdefault((task, gamma), []).append(f"{each.steps:.2f}, {each.milliseconds:.2f}{ratio}")
-    return head, [(f"{task}, {gamma}", *cells) for (task, gamma), cells in lines.items()]
+    return head, [
+        (f"{task}, {gamma}", f"{found[task, gamma, PLAIN].tokens:.2f}", *cells)
+        for (task, gamma), cells in lines.items()
+    ]
 
 
 def claims(found: Cells) -> Iterator[Claim]:
@@ -177,7 +189,8 @@ def streams(given: Given) -> Report:
     """Figure 6b: steps and seconds of a draft with streams beside the draft model alone, by task.
 
     Both draft the same tokens, so nothing but the draft differs. The adapter is the one that comes with paceline for
-    `pocket-draft`, with or without ballast, or yours: ``--head FOLDER``.
+    `pocket-draft`, with or without ballast, or yours: ``--head FOLDER``. A draft model that was trained with its
+    streams brings them along: ``--draft FOLDER``.
     """
     lm = paceline.load(given.model, dtype=given.dtype, device=given.device)
     temperature = given.temperature = temperature_of(given.temperature, given.model)
