@@ -33,11 +33,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def little_to_collect() -> None:
+def little_to_collect() -> Iterator[None]:
     """Collections in the tests of a module pass over what was there before: one of all takes half a second, and many
-    tests want some. Races collect everything again at their end, so each module sets it aside anew."""
-    gc.collect()
-    gc.freeze()
+    tests want some. Races would have them look at all again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
+        gc.collect()
+        gc.freeze()
+        yield
 
 
 @pytest.fixture
