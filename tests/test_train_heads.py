@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -189,40 +186,6 @@ def on_windows(folder: Path) -> list[float]:
     training = HeadTraining(lesson, StoredBatches(windows_of(), 32, 0, 8), schedule, folder, autocast=None)
     training.train(lambda one: found.append(one.loss))
     return found
-
-
-TWO = """
-import sys, torch.distributed as distributed
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-import test_train_heads as mine
-from paceline.targets.hf.ranks.processes import joined_processes
-with joined_processes():
-    found = mine.on_windows(Path(sys.argv[1]))
-    if distributed.get_rank() == 0:
-        print("LOSSES", *found)
-"""
-
-
-def test_two_processes_train_as_one_on_windows(tmp_path: Path) -> None:
-    script = tmp_path / "two.py"
-    script.write_text(TWO)
-    port = 20_000 + (os.getpid() + 7) % 20_000
-    how = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path / "two.pt"), str(Path(__file__).parent)],
-            env={**os.environ, **how, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [one.communicate(timeout=240)[0] for one in running]
-    assert [one.returncode for one in running] == [0, 0]
-    found = [float(loss) for loss in said[0].partition("LOSSES")[2].split()]
-    assert len(found) == 8
-    assert found == pytest.approx(on_windows(tmp_path / "one.pt"), abs=1e-5)
 
 
 def test_the_size_of_labels_is_told_before_they_are_made(lm: LanguageModel, tmp_path: Path) -> None:
