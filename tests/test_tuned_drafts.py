@@ -226,7 +226,7 @@ def test_drafts_are_those_of_the_tuned_model_alone(
     """Of both forms, level by level and as one call, under both rules."""
     target = HFTarget(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), name=str(folder))
     target.compiles = compiled
-    both = Both(prepare(target), folder, hidden=hidden)
+    both = Both(prepare(target), folder, hidden=hidden, streams=2)
     assert both.drafters[1].network.adapter.rank == 0
     drafted, forwards = agree(both, 6, temperature=temperature, seed=3)
     assert drafted >= forwards > 6
