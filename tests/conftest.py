@@ -1,5 +1,6 @@
 """What all tests have in common: none sees what was measured on this machine before, and none leaves anything here."""
 
+import gc
 import os
 import signal
 import time
@@ -22,6 +23,24 @@ os.environ["PACELINE_DEVICE"] = "cpu"
 if not torch.cuda.is_available():
     # Kernels are interpreted, which triton has to know before it is imported for the first time.
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+gc.disable()  # while tests are collected: full collections of what they import took a third of that time
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def little_to_collect() -> Iterator[None]:
+    """Collections in the tests of a module pass over what was there before: one of all takes half a second, and many
+    tests want some. Races would have them look at all again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
+        gc.collect()
+        gc.freeze()
+        yield
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from engine import tabled
@@ -129,8 +127,5 @@ def made(spec: str, model: DraftModel | None) -> Drafter:
 
 
 def finished(referee: Referee) -> Run:
-    """What a run froze stays frozen: a run begins by collecting garbage, and most time of a small one goes there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gc, "unfreeze", lambda: None)
-        referee.sit()
+    referee.sit()
     return referee.run

@@ -126,7 +126,7 @@ class Reference:
             found = rows @ self.weights[f"{lead}.{MAPS[name]}.weight"].T
             if (bias := self.weights.get(f"{lead}.{MAPS[name]}.bias")) is not None:
                 found = found + bias
-            if streams:
+            if streams and adapter.shape.rank:
                 down, up = (each.double() for each in adapter.maps[own][name])
                 found[main:] += rows[main:] @ down.T @ up.T
             return found

@@ -78,6 +78,18 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(had)
 
 
+def test_what_drafts_need_is_compiled_before_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline.targets.hf.fused import path
+
+    compiled = list[str]()
+    monkeypatch.setattr(path, "_compiles", lambda drafts: compiled.append(drafts) or True)
+    target = HFTarget(build("llama").requires_grad_(False))
+    target.compiles = True
+    target = prepare(target)
+    Assistant(model=target).fit(target)
+    assert compiled == ["chains"]
+
+
 @pytest.mark.parametrize(("setting", "dtype"), crossed(SETTINGS, [torch.float32, torch.bfloat16]))
 @pytest.mark.usefixtures("threads")
 def test_a_chain_is_the_draft_that_grows_by_levels(setting: str, dtype: torch.dtype) -> None:

@@ -421,10 +421,10 @@ def test_what_is_typed_at_a_terminal_leaves_the_replies_alone(
     assert "what was typed is not UTF-8 text (byte 0xff at offset 1)" in error
 
 
-def test_at_a_terminal(model: str) -> None:
+def test_at_a_terminal() -> None:
     """A prompt, a reply, Ctrl-C at the prompt, Ctrl-D."""
     terminal, theirs = pty.openpty()
-    command = [sys.executable, "-m", "paceline", "chat", "--model", model, *FLAGS]
+    command = [sys.executable, "-m", "paceline", "chat", "--no-probe", *FLAGS]
     environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
     chat = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True, close_fds=True

@@ -90,7 +90,7 @@ def test_a_process_that_fails_is_reported_at_once(monkeypatch: pytest.MonkeyPatc
         ends = [sys.executable, "-c", "raise SystemExit('no room here')"]
         return started(ends if how["env"]["RANK"] == "1" else command, **how)
 
-    monkeypatch.setattr(communication, "PATIENCE", 10.0)
+    monkeypatch.setattr(communication, "PATIENCE", 60.0)
     monkeypatch.setattr(subprocess, "Popen", popen)
     with pytest.raises(InputError, match="not measured on this machine: no room here"):
         measure(rounds=2)

@@ -1,12 +1,46 @@
 """Completion in the shell, asked as bash asks."""
 
+import io
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import argcomplete
 import pytest
+from argcomplete.finders import CompletionFinder
+
+from paceline.cli import main
+
+
+def in_a_process(asked: dict[str, str], folder: Path) -> None:
+    source = os.environ.get("PYTHONPATH", "")
+    environment = {**os.environ, **asked, "PYTHONPATH": os.path.abspath(source) if source else ""}
+    command = [sys.executable, "-m", "paceline"]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def in_this_process(asked: dict[str, str], folder: Path) -> None:
+    def ended(code: int) -> None:
+        raise SystemExit(code)
+
+    said = io.StringIO()
+    answer = Path(asked["_ARGCOMPLETE_STDOUT_FILENAME"])
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), answer.open("w", encoding="utf8") as stream:
+        how: Any = {"exit_method": ended, "output_stream": stream}
+        patch.setattr(argcomplete, "autocomplete", partial(argcomplete.autocomplete, **how))
+        patch.setattr(CompletionFinder, "_init_debug_stream", lambda self: None)  # would take file 9, another's here
+        patch.chdir(folder)
+        for name, value in asked.items():
+            patch.setenv(name, value)
+        with pytest.raises(SystemExit) as end:
+            main([])
+    assert (end.value.code, said.getvalue()) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -33,11 +67,8 @@ def test_bash_completes(line: str, found: set[str], tmp_path: Path) -> None:
     answer = tmp_path / "answer"
     asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9", "_ARGCOMPLETE": "1"}
     asked |= {"_ARGCOMPLETE_IFS": "|", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
-    source = os.environ.get("PYTHONPATH", "")
-    environment = {**os.environ, **asked, "PYTHONPATH": os.path.abspath(source) if source else ""}
-    command = [sys.executable, "-m", "paceline"]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    ask = in_a_process if line == "paceline gen" else in_this_process
+    ask(asked, tmp_path)
     assert {word.strip() for word in answer.read_text(encoding="utf8").split("|") if word} == found
 
 

@@ -4,6 +4,7 @@ leads somewhere. The slow test runs the commands, page by page."""
 import importlib.util
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -94,15 +95,22 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize(
     "page", thinned(page for page in TODAY if any(blocks(page, "python"))), ids=lambda page: page.name
 )
-def test_every_python_block_runs(page: Path, tmp_path: Path) -> None:
-    """One after the other in one process, as they would be pasted."""
+@pytest.mark.filterwarnings("default")
+def test_every_python_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other with the same names, as they would be pasted."""
     bodies = [body for body in blocks(page, "python") if not any(mark in body for mark in (*YOURS, NEEDS_A_RUN))]
     save_examples(tmp_path)
     program = tmp_path / "blocks.py"
     program.write_text("".join(f"exec(compile({body!r}, {page.name!r}, 'exec'))\n" for body in bodies))
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+    finally:
+        for name in set(sys.modules) - before:
+            if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+                del sys.modules[name]
 
 
 @pytest.mark.slow

@@ -291,10 +291,12 @@ def test_nodes_beyond_the_budget_are_dropped_before_they_are_looked_at() -> None
     assert max(round.proposed for round in union.rounds) == 6
     beyond = Wasteful(FAR_BEYOND)._tree
     beyond.parents[7:] = 10**6
-    began = time.perf_counter()
+    taken = list[float]()
     for _ in range(100):
+        began = time.thread_time()
         beyond.head(6).check(SIZE)
-    assert time.perf_counter() - began < 0.05
+        taken.append(time.thread_time() - began)
+    assert sorted(taken)[50] < 0.0005
 
 
 class Rounding:

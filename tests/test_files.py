@@ -135,7 +135,7 @@ from paceline.files import partial, workplace
 with (partial(sys.argv[2]) if sys.argv[1] == "file" else workplace(Path(sys.argv[2]).parent)) as place:
     (place if sys.argv[1] == "file" else place / "part").write_text("half")
     print("held", flush=True)
-    time.sleep(20)
+    time.sleep(60)
 """
 
 
@@ -181,7 +181,7 @@ import importlib, sys, time
 from paceline.cli import main
 def held(*_, **__):
     print("held", flush=True)
-    time.sleep(20)
+    time.sleep(60)
 module, *way, name = sys.argv[1].split("/")
 place = importlib.import_module(module)
 for one in way:
@@ -209,7 +209,7 @@ def test_a_command_that_is_ended_leaves_nothing(
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n", process.communicate()
         process.send_signal(number)
-        _, complaints = process.communicate(timeout=30)
+        _, complaints = process.communicate(timeout=60)
     if number == signal.SIGTERM:
         assert (process.returncode, complaints.strip()) == (143, "paceline: terminated")
     else:  # the next process tidies up
@@ -251,13 +251,13 @@ def test_two_memories_with_one_file_keep_both_texts(tmp_path: Path) -> None:
 
     def writing(path: Any, pieces: Any) -> None:
         held.set()
-        assert go.wait(20)
+        assert go.wait(60)
         write_whole(path, pieces)
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setattr("paceline.files.arrays.write_whole", writing)
         one = pool.submit(first.save)
-        assert held.wait(20)
+        assert held.wait(60)
         other = pool.submit(second.save)
         go.set()
         assert [one.result(), other.result()] == [None, None]

@@ -37,13 +37,14 @@ from paceline.errors import DamagedFile, DefectError, InputError, MissingPackage
 from paceline.targets.base import Request, Want
 from paceline.targets.gguf import cells, dequantised, file, library
 from paceline.targets.gguf import open as opening
-from paceline.targets.gguf.cells import Cells
+from paceline.targets.gguf.cells import Cells, RowsRead
 from paceline.targets.gguf.open import open_gguf
 from paceline.targets.gguf.rows import GgufRows
+from paceline.targets.gguf.target import GgufTarget
 from paceline.targets.load import open_model
 from paceline.targets.replay import open_vocabulary
 from paceline.testing.evidence import teacher_forced
-from paceline.tree import DraftTree
+from paceline.tree import DraftTree, Ints
 from paceline_lab.bench.machine import threads
 from paceline_lab.bench.peers.llama_cpp import LlamaModel
 
@@ -387,9 +388,11 @@ def test_a_sibling_before_a_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
 @needs_llama
 def test_a_wrong_position_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Cells.read
-    monkeypatch.setattr(
-        Cells, "read", lambda cells, tokens, positions, *more: whole(cells, tokens, positions + 1, *more)
-    )
+
+    def shifted(cells: Cells, tokens: Ints, positions: list[int], *more: Any) -> RowsRead:
+        return whole(cells, tokens, [one + 1 for one in positions], *more)
+
+    monkeypatch.setattr(Cells, "read", shifted)
     with pytest.raises(DefectError, match="could not compute a forward"):
         tree_gap()
 
@@ -687,13 +690,42 @@ def test_damage_behind_the_header(tmp_path: Path) -> None:
         ({"device": "cuda"}, "built without it"),
         ({"device": "tpu"}, "none of llama.cpp's"),
         ({"dtype": "bfloat16"}, "stay as they are, in float32; leave dtype=bfloat16 out"),
-        ({"quantize": "int8"}, "leave quantize=int8 out"),
+        ({"quantize": "int2"}, "leave quantize=int2 out"),
         ({"device_map": "auto"}, "leave device_map"),
     ],
 )
 def test_wishes_that_a_file_cannot_meet(how: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         open_model(file_of(), **how)
+
+
+@needs_llama
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_our_integers_are_computed_here(quantize: str) -> None:
+    """With llama.cpp installed, too. The weights of a file in floats are those of the original."""
+    pytest.importorskip("accelerate")
+    lm = paceline.load(file_of(), device="cpu", quantize=quantize)
+    original = paceline.load("pocket", device="cpu", quantize=quantize)
+    assert lm.target.dtype == quantize
+    assert f"{quantize} is computed here and not by llama.cpp" in getattr(lm.target, "note", "")
+    how: dict[str, Any] = {"temperature": 0.8, "seed": 3, "max_new_tokens": 24}
+    expected = original.generate("The old house", method="plain", **how).tokens
+    assert lm.generate("The old house", method="lookup", **how).tokens == expected
+
+
+@needs_llama
+def test_a_preferred_type_leaves_the_file_to_llama_cpp() -> None:
+    """A draft model of a target in integers is such a case."""
+    assert isinstance(open_model(file_of(), device="cpu", quantize="int8", strict=False)[0], GgufTarget)
+
+
+@needs_llama
+def test_an_architecture_that_transformers_does_not_read_is_left_to_llama_cpp(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    path = tmp_path / "m.gguf"
+    path.write_bytes(Path(file_of()).read_bytes().replace(b"llama", b"lluma"))
+    with pytest.raises(UnsupportedModel, match=r"leave quantize=int8 out, so that llama\.cpp computes"):
+        open_model(path, device="cpu", quantize="int8")
 
 
 @needs_llama

@@ -68,9 +68,9 @@ def compiled(kind: str = "float32", name: str = "llama") -> HFTarget:
 
 
 @cache
-def made(name: str = "llama", layers: int = 2, seed: int = 1) -> Any:
+def made(name: str = "llama", layers: int = 2, seed: int = 1, rank: int = 5) -> Any:
     """An adapter that rounding to 8-bit integers leaves as it is; rank 5 is no multiple of anything."""
-    adapter = made_adapter(compiled(name=name), layers=layers, rank=5, seed=seed)
+    adapter = made_adapter(compiled(name=name), layers=layers, rank=rank, seed=seed)
     with torch.no_grad():
         for maps in adapter.maps:
             for narrow, wide in maps.values():
@@ -84,8 +84,8 @@ def _rounded(rows: torch.Tensor) -> torch.Tensor:
     return (rows / steps).round() * steps
 
 
-def held(name: str = "llama", layers: int = 2, seed: int = 1) -> StreamAdapter:
-    adapter: StreamAdapter = made(name, layers, seed).as_adapter((name, layers, seed))
+def held(name: str = "llama", layers: int = 2, seed: int = 1, rank: int = 5) -> StreamAdapter:
+    adapter: StreamAdapter = made(name, layers, seed, rank).as_adapter((name, layers, seed, rank))
     return adapter
 
 
@@ -159,6 +159,13 @@ def test_of_every_family_and_in_any_number_of_layers(name: str, layers: int, kin
     assert_same(target, chains(target, streams, 3, **how), chains(target, **how))
 
 
+@pytest.mark.parametrize(("kind", "temperature"), crossed(KINDS, [0.0, 0.8, 1.0]))
+@pytest.mark.usefixtures("threads")
+def test_of_a_model_whose_own_weights_make_its_streams(kind: str, temperature: float) -> None:
+    target, how = compiled(kind), {"temperature": temperature, "seed": 6}
+    assert_same(target, chains(target, Streams(held(rank=0), 2), 3, **how), chains(target, **how))
+
+
 def test_confirmed_guesses_spare_forwards() -> None:
     """Those that are the first below another, and those whose rows have to move: greedy texts of random models repeat
     themselves, so that some of many guesses hold."""
@@ -183,9 +190,10 @@ def test_a_refused_row_among_the_kept_ones_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(("name", "layers"), [("llama", 1), ("llama", 2), ("mistral", 2), ("qwen2", 3), ("qwen3", 2)])
-def test_rows_find_what_a_dense_forward_finds(name: str, layers: int) -> None:
+@pytest.mark.parametrize("rank", [0, 5])
+def test_rows_find_what_a_dense_forward_finds(name: str, layers: int, rank: int) -> None:
     """The model's own rows, certain and guessed, and the streams behind each."""
-    assert _farthest(name, layers) < 1e-3
+    assert _farthest(name, layers, rank) < 1e-3
 
 
 def test_a_stream_that_sees_a_later_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,13 +221,13 @@ def test_adapters_on_the_models_own_rows_are_noticed() -> None:
     assert found.scores != honest.scores
 
 
-def _farthest(name: str, layers: int) -> float:
+def _farthest(name: str, layers: int, rank: int = 5) -> float:
     """How far logits are from those of a dense forward in doubles, as a share of their spread. The draft ends in the
     forward whose rows are looked at, by its token."""
-    target, adapter, apart, looked = compiled(name=name), made(name, layers), 0.0, 0
+    target, adapter, apart, looked = compiled(name=name), made(name, layers, rank=rank), 0.0, 0
     reference = Reference(target.model, FAMILIES[name].windowed)
     text = {"texts": [tokens(WINDOW + 5, 3).tolist()], "depths": [9], "temperature": 0.6, "seed": 2}
-    streams = Streams(held(name, layers), 3)
+    streams = Streams(held(name, layers, rank=rank), 3)
     [whole] = drafted(target, chains(target, streams, 4, **text))
     last = next(n for n in range(2, 6) if whole.tokens[n] not in whole.tokens[:n])
     asked = chains(target, streams, 4, ends=[whole.tokens[last]], **text)

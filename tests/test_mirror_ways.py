@@ -18,7 +18,7 @@ from engine import PROMPT as TABLE_PROMPT
 from engine import SIZE, habitual
 from paceline.api.model import LanguageModel
 from paceline.context import Context, Ending
-from paceline.drafters import Ask, Budget, Drafter, make_drafter
+from paceline.drafters import Ask, Budget, Drafter, make_drafter, trials
 from paceline.drafters.base import Awaited, InFlight, Overlaps
 from paceline.drafters.compose import Fallback, Union
 from paceline.drafters.networks.assistant import Assistant, DraftModel
@@ -29,14 +29,14 @@ from paceline.drafters.networks.mirror.proxies import outcomes
 from paceline.drafters.networks.mirror.rollout import Rollout
 from paceline.drafters.networks.mirror.twin import TwinMirror, TwinSource
 from paceline.drafters.suffix import Suffix
+from paceline.drafters.trials import BLOCK, ENOUGH, FEW, MOST, SETTLING, SpeedTrial, TrialFacts
 from paceline.engine.loop import Session
 from paceline.engine.serial import run
 from paceline.errors import DrafterWarning, InputError
 from paceline.law import Outlook, Sampling
-from paceline.planning import overlap
 from paceline.planning.base import Outcome, Planner, Room
 from paceline.planning.fixed import Fixed
-from paceline.planning.overlap import BLOCK, ENOUGH, FEW, MOST, SETTLING, OverlapFacts, TurnsOrOverlap, WaysTrial
+from paceline.planning.overlap import TurnsOrOverlap
 from paceline.planning.specs import make_planner
 from paceline.targets.table import TableTarget
 from paceline.tree import EMPTY, ROOT, DraftTree
@@ -289,39 +289,39 @@ def test_published_proxies_find_the_rest_of_a_window_when_all_is_accepted(lm: La
 # --- the choice ----------------------------------------------------------------------------------------------
 
 
-def trial_of(speed: float, seed: int = 0, stall: float = 0.0) -> tuple[WaysTrial, int]:
+def trial_of(speed: float, seed: int = 0, stall: float = 0.0) -> tuple[SpeedTrial, int]:
     """A trial whose overlapped rounds take 1 / speed of the time, with tokens by chance; how many these were."""
-    trial, coins = WaysTrial(), np.random.default_rng(seed)
-    while trial.won is None:
-        way = trial.overlapped
+    trial, coins = SpeedTrial(2), np.random.default_rng(seed)
+    while trial.best is None:
+        way = trial.way
         seconds = (1 / speed if way else 1.0) * float(coins.uniform(0.95, 1.05)) + stall * float(coins.random() < 0.05)
         trial.note(way, float(coins.integers(1, 5)), seconds)
-    return trial, len(trial.tokens[True])
+    return trial, len(trial.tokens[1])
 
 
 def test_a_trial_ends_soon_where_the_cores_are_shared() -> None:
     ends = [trial_of(0.65, seed) for seed in range(40)]
-    assert not any(trial.won for trial, _ in ends)
+    assert not any(trial.best for trial, _ in ends)
     counts = [count for _, count in ends]
     assert np.median(counts) <= 3 * FEW
     assert max(counts) <= MOST
 
 
 def test_a_trial_believes_a_gain_and_no_stall() -> None:
-    assert sum(bool(trial_of(1.5, seed)[0].won) for seed in range(40)) >= 36
-    assert sum(bool(trial_of(1.5, seed, stall=30.0)[0].won) for seed in range(40)) >= 34
-    assert all(count >= ENOUGH for trial, count in (trial_of(1.5, seed) for seed in range(40)) if trial.won)
+    assert sum(bool(trial_of(1.5, seed)[0].best) for seed in range(40)) >= 36
+    assert sum(bool(trial_of(1.5, seed, stall=30.0)[0].best) for seed in range(40)) >= 34
+    assert all(count >= ENOUGH for trial, count in (trial_of(1.5, seed) for seed in range(40)) if trial.best)
 
 
 def test_rounds_at_the_beginning_of_a_block_are_not_compared() -> None:
-    trial = WaysTrial()
+    trial = SpeedTrial(2)
     ways = []
     for _ in range(4 * BLOCK):
-        ways.append(trial.overlapped)
-        trial.note(not trial.overlapped, 1.0, 1.0)  # of a text that was planned before
-        trial.note(trial.overlapped, 1.0, 1.0)
-    assert ways == ([False] * BLOCK + [True] * BLOCK) * 2
-    assert len(trial.tokens[True]) == 2 * (BLOCK - SETTLING)
+        ways.append(trial.way)
+        trial.note(1 - trial.way, 1.0, 1.0)  # of a text that was planned before
+        trial.note(trial.way, 1.0, 1.0)
+    assert ways == ([0] * BLOCK + [1] * BLOCK) * 2
+    assert len(trial.tokens[1]) == 2 * (BLOCK - SETTLING)
 
 
 class Machine(Drafter):
@@ -431,11 +431,11 @@ def test_a_machine_that_cannot_overlap_drafts_in_turns_and_says_so() -> None:
 
 def test_measurements_of_other_versions_are_not_used(own_facts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     ways_of(planner_of(Machine()), 0.65, 100)
-    monkeypatch.setattr(overlap, "versions", lambda: {"paceline": "0"})
+    monkeypatch.setattr(trials, "versions", lambda: {"paceline": "0"})
     machine = Machine()
     planner_of(machine)
     assert machine.done == ["prepare"]
-    assert OverlapFacts(setup="", versions={}, trials=3, when=0.0).due
+    assert TrialFacts(setup="", versions={}, trials=3, when=0.0).due
 
 
 # --- mirror by default ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from clock import comes_true
 from families import build
 from paceline.cli import main
 from paceline.targets.hf import probe
@@ -76,10 +77,10 @@ def test_what_a_part_finds_is_kept_and_not_made_again(tmp_path: Path) -> None:
 
 def test_a_part_over_its_limit_keeps_what_it_found_and_goes_on_from_there(tmp_path: Path) -> None:
     slow = part("a", f"{SAY} {WAIT}", continues=True, seconds=1)
-    found, said = ran([slow, part("b", SAY, seconds=9)], tmp_path / "kept.json", seconds=30)
+    found, said = ran([slow, part("b", SAY, seconds=19)], tmp_path / "kept.json", seconds=60)
     assert found["a"].state == OVER
     assert found["a"].why == "3 s"
-    assert 2.5 < found["a"].seconds < 10
+    assert 2.5 < found["a"].seconds < 60
     assert [one[KEY] for one in found["a"].findings] == ["one"]
     assert "KeyboardInterrupt" in found["a"].printed[-1], "it is interrupted before it is killed"
     assert found["b"].state == DONE, "the others have their share"
@@ -146,10 +147,7 @@ def test_ctrl_c_leaves_what_was_finished_and_no_process(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_all(parts, Record(kept), 99)
     assert list(Record(kept).parts) == ["a"]
-    ends = time.monotonic() + 5
-    while alive(int(pid.read_text())) and time.monotonic() < ends:
-        time.sleep(0.02)
-    assert not alive(int(pid.read_text()))
+    assert comes_true(lambda: not alive(int(pid.read_text())))
 
 
 def test_a_part_that_begins_warm_is_limited_and_read_as_others_are(

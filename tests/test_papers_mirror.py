@@ -321,7 +321,7 @@ def test_mistakes_are_named(item: str, given: list[str], sentence: str, run: Any
 
 
 def drafting(steps: float, milliseconds: float, rounds: int = 4) -> streams.Drafting:
-    return streams.Drafting(rounds, round(steps * rounds), [milliseconds / 1000] * rounds)
+    return streams.Drafting(rounds, round(steps * rounds), [milliseconds / 1000] * rounds, 3 * rounds)
 
 
 @pytest.mark.parametrize(("steps", "took", "agree"), [(2.5, 5.0, [True, True]), (4.0, 9.0, [False, False])])
@@ -329,15 +329,17 @@ def test_streams_save_steps_and_time_or_do_not(steps: float, took: float, agree:
     cells = {("qa", 4, streams.PLAIN): drafting(4.0, 8.0), ("qa", 4, 3): drafting(steps, took)}
     found = streams.report(cells, [])
     assert verdicts(found.claims) == agree
-    assert found.tables[0][1] == [("qa, 4", "4.00, 8.00", f"{steps:.2f}, {took:.2f} ({8 / took:.2f}x)")]
+    assert found.tables[0][1] == [("qa, 4", "3.00", "4.00, 8.00", f"{steps:.2f}, {took:.2f} ({8 / took:.2f}x)")]
     assert found.panels[0].title == "qa"
 
 
 def test_rounds_of_other_lengths_do_not_count() -> None:
-    rounds = [SimpleNamespace(drafted=n, counts={"draft_forwards": 2}, seconds_draft=0.5) for n in (3, 4, 4)]
+    rounds = [
+        SimpleNamespace(drafted=n, emitted=n - 2, counts={"draft_forwards": 2}, seconds_draft=0.5) for n in (3, 4, 4)
+    ]
     found = streams.Drafting()
     found.add(rounds, 4)
-    assert (found.rounds, found.steps, found.milliseconds) == (2, 2.0, 500.0)
+    assert (found.rounds, found.steps, found.milliseconds, found.tokens) == (2, 2.0, 500.0, 2.0)
     assert math.isnan(streams.Drafting().milliseconds)
 
 
@@ -347,8 +349,9 @@ def test_the_script_of_streams_runs(lm: LanguageModel, tmp_path: Path, monkeypat
     rows = [{"question_id": 1, "category": "qa", "turns": ["Say it."]}]
     (tmp_path / "spec_bench_question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     where = "--tasks", "qa", "--data", str(tmp_path), "--dtype", "float32"
-    found = shown("mirror", "streams", *usual, *where, "--gamma", "2", "3", "--streams", "1")
+    found = shown("mirror", "streams", *usual, *where, "--gamma", "2", "3", "--streams", "1", "--settle", "2")
     assert [claim["claim"] for claim in found["claims"]] == [
         "with 1 streams drafts of 3 tokens take fewer steps",
         "with 1 streams they are drafted faster",
+        "with the number that is measured no draft takes longer",
     ]

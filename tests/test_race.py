@@ -76,6 +76,12 @@ def test_a_heat_has_every_contestant_in_order_and_only_its_own_work_is_timed() -
         assert {name: lap.result for name, lap in heat.laps.items()} == {n: "12"[heat.task] + n for n in "abc"}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def little_to_collect() -> None:
+    """Tests here look at what is set aside from collections: at first nothing is."""
+    gc.unfreeze()
+
+
 def test_progress_counts_laps_and_names_contestants() -> None:
     steps: list[tuple[str, int, int]] = []
     race, _ = runners("ab", progress=lambda *step: steps.append(step), doing="here, ")

@@ -18,7 +18,8 @@ from paceline_lab.check.tiny import TINY_VOCABULARY, build, configuration
 
 FAMILIES = ["qwen3_next", "kimi_linear", "olmo_hybrid", "lfm2", "mamba2", "bamba", "falcon_h1", "mamba", "jamba"]
 METHODS = ["lookup", "suffix", "unispec", "auto"]
-LENGTH = 96
+LENGTH = 64
+"""Behind every prompt: more than the 64 rows that some layers of transformers read at once."""
 
 
 @cache
@@ -56,7 +57,7 @@ def expected(family: str, number: int) -> list[int]:
 def test_greedy_texts_are_those_of_generate(family: str) -> None:
     lm = opened(family)
     for number, prompt in enumerate(prompts(3)):
-        for method in ["plain", *METHODS]:
+        for method in ["plain", *(METHODS[number::2] if number else METHODS)]:
             text = lm.generate(prompt, max_new_tokens=LENGTH, temperature=0, method=method, ignore_eos=True)
             assert list(text.tokens) == expected(family, number), method
 

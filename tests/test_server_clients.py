@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from transformers import AutoTokenizer
 
 import families
 import paceline
+from clock import comes_true
 from paceline.api.piece import Piece
 from paceline.api.serving import Serving
 from paceline.api.writing import Writing
@@ -568,23 +570,25 @@ def test_a_client_that_leaves_ends_its_text(url: str, client: OpenAI) -> None:
             async for _ in stream:
                 break
             await stream.close()
+            while running():
+                await asyncio.sleep(0.02)
             task = asyncio.create_task(leaving.chat.completions.create(**how))
-            await asyncio.sleep(0.2)
+            while not running():
+                await asyncio.sleep(0.02)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             with pytest.raises(openai.APITimeoutError):
-                await leaving.chat.completions.create(**how, timeout=0.2)
+                await leaving.chat.completions.create(**how, timeout=httpx.Timeout(60, read=0.2))
+
+    def running() -> float:
+        return counted(url, "vllm:num_requests_running")
 
     before = counted(url, "vllm:request_success_total", finished_reason="abort")
     asyncio.run(leave())
     assert client.chat.completions.create(model=POCKET, messages=HELLO, **SHORT).choices[0].finish_reason == "length"
-    for _ in range(100):
-        if counted(url, "vllm:request_success_total", finished_reason="abort") == before + 3:
-            break
-        threading.Event().wait(0.1)
-    else:
-        pytest.fail("a text goes on without its reader")
+    left = partial(counted, url, "vllm:request_success_total", finished_reason="abort")
+    assert comes_true(lambda: left() == before + 3), "a text goes on without its reader"
 
 
 # --- the forms of other servers -----------------------------------------------------------------------------

@@ -75,12 +75,12 @@ def lm() -> LanguageModel:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.parametrize("row", [-1, 0, 3, 4])
-def test_streams_are_those_of_a_dense_forward(name: str, row: int) -> None:
+@pytest.mark.parametrize(("row", "rank"), [(-1, 4), (0, 4), (3, 4), (4, 4), (3, 0)])
+def test_streams_are_those_of_a_dense_forward(name: str, row: int, rank: int) -> None:
     """Behind the text and behind rows of a draft, also where others lie between, and where a window ends."""
     plain = build(name).requires_grad_(False)
     target, text = load_quietly(plain), tokens(2 * WINDOW, 1).tolist()
-    adapter = made_adapter(target)
+    adapter = made_adapter(target, rank=rank)
     logits, found = scored_streams(target, text, *TREE, row, adapter)
     path = [*text, *(TREE[0][each] for each in path_of(TREE[1], row))]
     reference = Reference(plain, FAMILIES[name].windowed)
@@ -117,6 +117,16 @@ def test_streams_in_integers_are_near_those_in_floats() -> None:
     assert 0 < (found - wanted).abs().mean() < 0.1 * wanted.std()
 
 
+def test_streams_by_the_models_own_weights_multiply_nothing_else(
+    model: HFTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tokens(9, 2).tolist()
+    monkeypatch.setattr("paceline.targets.hf.streams.F", None)
+    scored_streams(model, text, [], [], -1, made_adapter(model, rank=0))
+    with pytest.raises(AttributeError):
+        scored_streams(model, text, [], [], -1, made_adapter(model))
+
+
 def test_a_model_with_ballast_has_the_small_ones_streams(tmp_path: Path) -> None:
     small = paceline.load("pocket-draft", dtype="float32").target
     large = paceline.load("pocket-draft+ballast:8M", dtype="float32").target
@@ -129,7 +139,7 @@ def test_a_model_with_ballast_has_the_small_ones_streams(tmp_path: Path) -> None
 
 
 def _behind_a_text(target: HFTarget, folder: Path) -> torch.Tensor:
-    drafter = Streaming(model=target, head=folder, length=4)
+    drafter = Streaming(model=target, head=folder, length=4, streams=3)
     drafter.fit(target)
     (logits, *_) = _streamed(drafter, context_of(tokens(9, 2).tolist()))
     return logits
@@ -176,11 +186,20 @@ def test_streams_are_trained_as_they_are_computed(lm: LanguageModel) -> None:
 class Both:
     """One text as two drafters see it, `assistant` and `streaming` with the same model."""
 
-    def __init__(self, model: HFTarget, head: Path, *, hidden: bool = False, length: int = 6, **options: Any) -> None:
+    def __init__(
+        self,
+        model: HFTarget,
+        head: Path,
+        *,
+        hidden: bool = False,
+        length: int = 6,
+        streams: int | None = 3,
+        **options: Any,
+    ) -> None:
         noise = {"noise": options.pop("noise")} if "noise" in options else {}
         self.drafters = (
             Assistant(model=DraftModel(model), length=length, **noise),
-            Streaming(model=DraftModel(model), head=head, length=length, **noise, **options),
+            Streaming(model=DraftModel(model), head=head, length=length, streams=streams, **noise, **options),
         )
         self.hidden = hidden
         for drafter in self.drafters:
@@ -372,7 +391,9 @@ def test_a_draft_holds_no_more_rows_than_it_has_tokens(model: HFTarget, head: Pa
 # --- with the engine ---
 
 
-@pytest.mark.parametrize("spec", ["streaming:{}", "streaming:{}+suffix", "auto:{}", "suffix,streaming:{},streams=1"])
+@pytest.mark.parametrize(
+    "spec", ["streaming:{}", "streaming:{},streams=3+suffix", "auto:{}", "suffix,streaming:{},streams=1"]
+)
 def test_the_text_is_plains(lm: LanguageModel, tmp_path: Path, spec: str) -> None:
     draft = paceline.load("pocket-draft", dtype="float32").target
     assert isinstance(draft, HFTarget)

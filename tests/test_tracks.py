@@ -126,7 +126,7 @@ class Together:
     """Sums over threads that stand for processes."""
 
     def __init__(self, count: int) -> None:
-        self._wait = threading.Barrier(count, timeout=20)
+        self._wait = threading.Barrier(count, timeout=60)
         self._parts: list[Any] = [None] * count
         self.sizes: list[int] = []
 

@@ -299,47 +299,6 @@ def losses_of_few_windows(folder: Path) -> list[float]:
     ]
 
 
-TWO = """
-import sys, torch, torch.distributed as distributed
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-import test_train_redrafter as mine
-from paceline.targets.hf.ranks.processes import joined_processes
-with joined_processes():
-    found = getattr(mine, sys.argv[3])(Path(sys.argv[1]) / sys.argv[4])
-    if distributed.get_rank() == 0:
-        print("LOSSES", *found)
-"""
-
-
-@pytest.mark.parametrize("which", ["losses", "losses_of_few_windows"])
-def test_two_processes_train_as_one(tmp_path: Path, which: str) -> None:
-    """Also where a step has nothing for one of them: it waits for nobody, and nobody for it."""
-    port = 20_000 + (os.getpid() + 11 * len(which)) % 20_000
-    script = tmp_path / "two.py"
-    script.write_text(TWO)
-    how = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    here = str(Path(__file__).parent)
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path), here, which, f"two{rank}" if "few" in which else "two"],
-            env={**os.environ, **how, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [one.communicate(timeout=120)[0] for one in running]
-    finally:
-        for one in running:
-            one.kill()
-    assert [one.returncode for one in running] == [0, 0]
-    found = [float(loss) for loss in said[0].partition("LOSSES")[2].split()]
-    assert len(found) > 8
-    assert found == pytest.approx(globals()[which](tmp_path / "one"), abs=1e-5)
-
-
 def workshop(lm: LanguageModel, out: Path, **recipe: Any) -> Workshop:
     passages = [f"{number}. {TEXT * 3}" for number in range(40)]
     recipe = {"held_out": 0.2, **recipe}

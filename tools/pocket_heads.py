@@ -4,7 +4,8 @@
 
 Half an hour on two CPU cores. A run that was stopped goes on where it last saved. ``--install`` then writes the head
 and its card to where the package reads them. ``--labels``, ``--loss``, ``--positions``, ``--epochs`` and ``--language``
-make heads to compare with.
+make heads to compare with; for streams also ``--form``, ``--tune`` and ``--target``, as `paceline train streaming` has
+them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from paceline.api.model import load
 from paceline.drafters.networks.heads import (
@@ -30,11 +32,13 @@ from paceline.drafters.networks.heads import (
 from paceline.files import terminable
 from paceline_lab.bench.machine import instruction_sets
 from paceline_make.cards import CARD
+from paceline_make.commands.head_options import FORMS, LORA, RANK, TUNES
 from paceline_make.heads.kinds.block import BlockKind
 from paceline_make.heads.kinds.eagle import EagleKind
 from paceline_make.heads.kinds.hydra import HydraKind
 from paceline_make.heads.kinds.medusa import MedusaKind
 from paceline_make.heads.kinds.streaming import StreamingKind
+from paceline_make.heads.kinds.tuned import TunedKind
 from paceline_make.heads.labels import KINDS, LabelSettings
 from paceline_make.heads.loss import LOSSES
 from paceline_make.heads.run import Recipe, Workshop
@@ -140,6 +144,9 @@ def install(method: str, made: Path, folder: Path) -> None:
 
 def recipe_of(options: argparse.Namespace) -> Recipe:
     recipe = RECIPES[options.method]
+    if options.form == FORMS[1]:
+        tuned = TunedKind(rank=RANK if options.tune == LORA else 0)
+        recipe = replace(recipe, head=tuned, rate=tuned.usual_rate)
     return replace(
         recipe,
         labels=replace(recipe.labels, kind=options.labels or recipe.labels.kind),
@@ -159,20 +166,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--loss", choices=LOSSES, help="another loss")
     parser.add_argument("--epochs", type=float, help="another number of epochs")
     parser.add_argument("--positions", type=int, help="another number of positions")
+    parser.add_argument("--form", choices=FORMS, default=FORMS[0], help="of streams: with the draft model or beside it")
+    parser.add_argument("--tune", choices=TUNES, default=TUNES[0], help="of --form paper: what learns")
+    parser.add_argument("--target", metavar="MODEL", help="of streams: the model whose continuations are learnt")
     parser.add_argument("--language", help="texts of one language only, as en")
     options = parser.parse_args(arguments)
     if options.positions is not None and options.positions < 1:
         parser.error(f"--positions must be at least 1, not {options.positions}")
+    if options.method != STREAMING and (options.form != FORMS[0] or options.target):
+        parser.error("--form and --target are for streams")
     recipe = recipe_of(options)
-    if options.install and (recipe != RECIPES[options.method] or options.language):
+    if options.install and (recipe != RECIPES[options.method] or options.language or options.target):
         parser.error("--install is for the head of the package; leave the options of other heads out")
     try:
         with terminable():
             texts = read(options.text)
             passages = passages_of(texts, options.language)
-            workshop = Workshop(
-                load(model_of(options.method), dtype=fast_type(), device="cpu"), passages, recipe, options.work
-            )
+            how: dict[str, Any] = {"dtype": fast_type(), "device": "cpu"}
+            author = None if options.target is None else load(options.target, **how)
+            workshop = Workshop(load(model_of(options.method), **how), passages, recipe, options.work, author=author)
             watched(workshop, origin(options.method, texts))
             if options.install:
                 install(options.method, options.work, shipped_folder(options.method) / model_of(options.method))

@@ -26,7 +26,7 @@ from papers.mirror.places import places
 from papers.mirror.round import one_round
 from papers.mirror.segments import segments
 from papers.mirror.streams import GAMMAS as WINDOWS
-from papers.mirror.streams import STREAMS, streams
+from papers.mirror.streams import SETTLE, STREAMS, streams
 from papers.mirror.tasks import RIVALS, TEMPERATURES, tasks
 from papers.mirror.variants import variants
 
@@ -66,6 +66,7 @@ ITEMS = (
             head=ADAPTER,
             gamma=WINDOWS,
             streams=count("N", "streams of a row", STREAMS),
+            settle=Option("N", "drafts that are made first, so that the best number of streams is found", int, SETTLE),
         ),
     ),
     Item(

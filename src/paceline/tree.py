@@ -365,7 +365,7 @@ def _both(first: str, second: str) -> str:
 
 def is_chain(parents: Ints) -> bool:
     """Whether the parent of every scored row is the row before it."""
-    return parents is (known := line(len(parents))[0]) or bool((parents == known).all())
+    return not len(parents) or parents is (known := line(len(parents))[0]) or bool((parents == known).all())
 
 
 def ancestors(parents: Ints) -> Bools:

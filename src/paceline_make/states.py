@@ -1,4 +1,6 @@
-"""Saved states of a training: written whole or not at all, and checked when they are read."""
+"""Saved states of a training, and the models that come of it: written whole or not at all, and checked when they are
+read.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ from typing import Any
 from zipfile import ZipFile
 
 import torch
+from safetensors.torch import save
 
 from paceline.errors import DamagedFile, InputError, UnwritableFile
 from paceline.files import naming, partial, write_whole
 from paceline.targets.place import free_memory
 
+WEIGHTS, CONFIG, HEAD = "model.safetensors", "config.json", "lm_head.weight"
 GO_ON = "make room there or give another folder; what was saved before is kept, and the same command goes on from it"
 
 
@@ -90,3 +94,18 @@ def usable(file: Path, mend: str) -> Iterator[None]:
         raise
     except Exception:  # zip, pickle and torch raise a dozen kinds
         raise DamagedFile(f"{file} is damaged or of another program; {mend}") from None
+
+
+def write_model(folder: Path, model: torch.nn.Module, config: Any, more: Mapping[str, Any] | None = None) -> None:
+    """A model as transformers reads it, in bfloat16, with ``more`` in its configuration. That is written last, so a
+    folder with one is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {
+        name: weight.detach().to("cpu", torch.bfloat16).contiguous()
+        for name, weight in model.state_dict().items()
+        if name != HEAD or not config.tie_word_embeddings
+    }
+    write_whole(folder / WEIGHTS, [save(weights, metadata={"format": "pt"})])
+    config.dtype = torch.bfloat16
+    content = json.loads(config.to_json_string()) | dict(more or {})
+    write_whole(folder / CONFIG, json.dumps(content, indent=2) + "\n")

@@ -167,7 +167,8 @@ class Reader:
         places = [(row, node, place) for row in unread for node, place in _places(row)]
         for (row, node, _), law in zip(places, laws([place for *_, place in places]), strict=True):
             row.scores.laws[node] = law
-        read_choices([row.scores for row in rows if row.law.argmax_only])
+        if best := [row.scores for row in rows if row.law.argmax_only]:
+            read_choices(best)
         return [_best(row) if row.law.argmax_only else row.scores.laws.pop(row.node) for row in rows]
 
 

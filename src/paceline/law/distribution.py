@@ -16,6 +16,8 @@ from paceline.law.noise import Noise, Stream
 
 Weight: TypeAlias = float | Fraction
 
+_CERTAIN = np.ones(1)
+_CERTAIN.flags.writeable = False
 _ROUNDING = 2.0**-46
 """Relative: the sums that normalise two float64 laws agree far better than this."""
 
@@ -36,7 +38,7 @@ class Distribution:
 
     @classmethod
     def one_hot(cls, token: int) -> "Distribution":
-        return cls(np.array([token], dtype=np.int64), np.ones(1))
+        return cls(np.array([token], dtype=np.int64), _CERTAIN)
 
     @cached_property
     def mass(self) -> Weight:

@@ -6,7 +6,7 @@ import torch
 
 from paceline.errors import InputError
 from paceline.targets.memory import host_memory
-from paceline.targets.types import type_name
+from paceline.targets.types import BITS, type_name
 
 DTYPES = {
     "float64": torch.float64,
@@ -14,8 +14,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-BITS = {"int8": 8, "int4": 4}
-"""Weights in integers, by their names."""
 
 
 def named_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:

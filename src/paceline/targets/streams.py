@@ -11,6 +11,8 @@ Behind a row of the text at position ``p``, whose logits say the token at ``p + 
 
 No row of the text sees a stream, and ``a`` and ``b`` act on streams only. So the model's own rows do not change, bit
 for bit, and neither do its drafts: streams guess what the model chooses next, and the model confirms or refuses that.
+
+A model whose own weights were trained for its streams, too, has an adapter of rank 0: embeddings alone.
 """
 
 from __future__ import annotations
@@ -35,12 +37,15 @@ class StreamAdapter:
     embedding: Array
     """Of each stream, ``[streams, width]``: float32, of numpy or of torch."""
     layers: Sequence[Mapping[str, tuple[Array, Array]]]
-    """Of each of the last layers, first to last, by `MAPS`: ``a [rank, inputs]`` and ``b [outputs, rank]``."""
+    """Of each of the last layers, first to last, by `MAPS`: ``a [rank, inputs]`` and ``b [outputs, rank]``. Empty
+    mappings for rank 0."""
     key: Hashable
     """Equal for equal adapters, different for different ones."""
 
     def __post_init__(self) -> None:
-        assert self.layers and all(set(layer) == set(MAPS) for layer in self.layers), "each layer has every map"
+        named = set(self.layers[0]) if self.layers else None
+        assert named in (set(), set(MAPS)), "a layer has every map or none"
+        assert all(set(layer) == named for layer in self.layers), "all layers have the same maps"
 
     @property
     def streams(self) -> int:
@@ -54,7 +59,7 @@ class StreamAdapter:
 
     @property
     def rank(self) -> int:
-        return len(self.layers[0]["q"][0])
+        return len(self.layers[0]["q"][0]) if self.layers[0] else 0
 
 
 @dataclass(frozen=True)

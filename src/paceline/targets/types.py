@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+BITS = {"int8": 8, "int4": 4}
+"""Weights in integers, by their names."""
 SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
 """Other names of types."""
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from paceline_make.heads.kinds.base import HeadKind
 
 OUTPUTS = ("own", "model")
-ANCHORS = 64
+ANCHORS, RANK = 64, 32
+FORMS, TUNES = ("adapter", "paper"), ("full", "lora")
+LORA = TUNES[1]
 
 
 class KindOptions(NamedTuple):
@@ -30,6 +32,8 @@ class KindOptions(NamedTuple):
     """What a step ahead weighs beside the one before, unless the user says it."""
     ahead: int = 5
     """Tokens that are learnt ahead, likewise."""
+    rate: float | None = 0.002
+    """The learning rate's peak, likewise; None where it depends on other options."""
 
 
 def _add_part(parser: Parser) -> None:
@@ -162,15 +166,43 @@ def _block(options: argparse.Namespace) -> HeadKind[Any]:
 
 
 def _add_streaming(parser: Parser) -> None:
+    parser.argument(
+        "--target", "MODEL", "the model that is drafted for, whose continuations are learnt (default: --model's own)"
+    )
+    parser.add_argument(
+        "--form",
+        choices=FORMS,
+        default=FORMS[0],
+        help="adapter: the model stays as it is, and maps of low rank act on streams alone; paper: the model and its "
+        f"streams learn together, with the same weights (default: {FORMS[0]})",
+    )
+    parser.add_argument(
+        "--tune",
+        choices=TUNES,
+        help="of --form paper. full: all weights learn; lora: maps of low rank learn beside the linear ones, and are "
+        f"added to their weights at the end (default: {TUNES[0]})",
+    )
     text = "the model's last ones in which streams are computed (default: half of them)"
     parser.argument("--layers", "N", text, int)
-    parser.argument("--rank", "N", "of the maps that are added to those of a layer (default: 32)", int, default=32)
+    parser.argument("--rank", "N", f"of maps of low rank (default: {RANK})", int)
 
 
 def _streaming(options: argparse.Namespace) -> HeadKind[Any]:
     from paceline_make.heads.kinds.streaming import StreamingKind
+    from paceline_make.heads.kinds.tuned import TunedKind
 
-    return StreamingKind(layers=options.layers or 0, rank=options.rank)
+    layers = options.layers or 0
+    if options.form == FORMS[0]:
+        if options.tune is not None:
+            raise InputError(f"--tune {options.tune} is of --form paper; give that, or leave it out")
+        return StreamingKind(layers=layers, rank=options.rank or RANK)
+    if options.int8:
+        raise InputError("--int8 stores heads, and --form paper writes a model; leave it out")
+    if options.tune == LORA:
+        return TunedKind(layers=layers, rank=options.rank or RANK)
+    if options.rank is not None:
+        raise InputError(f"--rank {options.rank} is of maps of low rank; give --tune {LORA}, or leave it out")
+    return TunedKind(layers=layers)
 
 
 KINDS = (
@@ -228,5 +260,6 @@ KINDS = (
         ("layers", "rank"),
         0.8,
         3,
+        None,
     ),
 )

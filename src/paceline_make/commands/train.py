@@ -19,6 +19,7 @@ from paceline_make.commands.head_options import KINDS, KindOptions
 from paceline_make.commands.texts import CHATS, add_texts, passages_of
 
 if TYPE_CHECKING:
+    from paceline.api.model import LanguageModel
     from paceline_make.heads.kinds.base import HeadKind
     from paceline_make.heads.labels import Teacher
     from paceline_make.heads.run import Elsewhere, Recipe
@@ -85,7 +86,8 @@ def _add_kind(actions: Any, each: KindOptions) -> None:
     parser.argument("--positions", "N", "places to learn from (default: 1000000)", int, default=1_000_000)
     parser.argument("--epochs", "N", "times that each is learnt (default: 3)", float, default=3.0)
     parser.argument("--batch-size", "N", "positions in a step (default: 2048)", int, default=2048)
-    parser.argument("--rate", "R", "the learning rate's peak (default: 0.002)", float, default=2e-3)
+    rate = f"{each.rate}" if each.rate else "0.002, and 0.0005 where all weights of a model learn"
+    parser.argument("--rate", "R", f"the learning rate's peak (default: {rate})", float, default=each.rate)
     each.add(parser)
     parser.add_argument(
         "--loss",
@@ -116,8 +118,8 @@ def train(each: KindOptions, options: argparse.Namespace) -> int:
     passages = passages_of(options)
     elsewhere = _elsewhere(options, recipe)
     with threads(options.threads):
-        lm = load_model(options)
-        workshop = Workshop(lm, passages, recipe, options.out, elsewhere)
+        lm, author = load_model(options), _author(options)
+        workshop = Workshop(lm, passages, recipe, options.out, elsewhere, author)
         outcome = watched(workshop, [f"- {path}" for path in options.data])
         facts = describe(lm)
     if outcome.positions:
@@ -125,6 +127,12 @@ def train(each: KindOptions, options: argparse.Namespace) -> int:
     if options.json:
         print_json({**facts, **outcome._asdict(), "recipe": asdict(recipe), "out": str(options.out)})
     return 0
+
+
+def _author(options: argparse.Namespace) -> LanguageModel | None:
+    """The model whose continuations are learnt in the place of the model's own."""
+    named = getattr(options, "target", None)
+    return None if named is None else load_model(argparse.Namespace(**{**vars(options), "model": named}))
 
 
 def _elsewhere(options: argparse.Namespace, recipe: Recipe) -> Elsewhere | None:
@@ -135,16 +143,21 @@ def _elsewhere(options: argparse.Namespace, recipe: Recipe) -> Elsewhere | None:
     need("ray", "labelling on a cluster", "cluster")
     from paceline_make.heads.cluster import fill_on_cluster
 
+    named = options.model, getattr(options, "target", None)
     loading = {name: getattr(options, name) for name in ("dtype", "quantize", "device")}
-    return partial(fill_on_cluster, options.cluster, partial(_teacher, options.model, loading, recipe))
+    return partial(fill_on_cluster, options.cluster, partial(_teacher, named, loading, recipe))
 
 
-def _teacher(model: str, loading: dict[str, Any], recipe: Recipe, passages: Sequence[Passage]) -> Teacher:
-    """On another machine."""
+def _teacher(
+    named: tuple[str, str | None], loading: dict[str, Any], recipe: Recipe, passages: Sequence[Passage]
+) -> Teacher:
+    """On another machine, of a model and the author of its labels."""
     from paceline.api.model import load
     from paceline_make.heads.run import teacher_of
 
-    return teacher_of(load(model, **loading), passages, recipe)
+    lm, author = (None if name is None else load(name, **loading) for name in named)
+    assert lm is not None, "a model has a name"
+    return teacher_of(lm, passages, recipe, author)
 
 
 def _recipe(head: HeadKind[Any], options: argparse.Namespace) -> Recipe:
@@ -155,8 +168,9 @@ def _recipe(head: HeadKind[Any], options: argparse.Namespace) -> Recipe:
         raise InputError(f"--held-out is a share from 0 to below 0.5, not {options.held_out}")
     if not options.epochs > 0:
         raise InputError(f"--epochs must be above 0, not {options.epochs}")
-    if not 0 < options.rate < 1:
-        raise InputError(f"--rate must be above 0 and below 1, not {options.rate}")
+    rate = head.usual_rate if options.rate is None else options.rate
+    if not 0 < rate < 1:
+        raise InputError(f"--rate must be above 0 and below 1, not {rate}")
     labels = LabelSettings(
         kind=options.labels,
         ahead=options.ahead,
@@ -170,7 +184,7 @@ def _recipe(head: HeadKind[Any], options: argparse.Namespace) -> Recipe:
         positions=options.positions,
         epochs=options.epochs,
         batch=options.batch_size,
-        rate=options.rate,
+        rate=rate,
         loss=options.loss,
         decay=options.decay,
         seed=options.seed,
@@ -189,7 +203,11 @@ def _summary(outcome: TrainingOutcome, method: str, measure: str, options: argpa
         each = (f"{tokens:.2f} with noise={noise}" for noise, tokens in outcome.measured.items())
         better = "; the better is the head's default" if len(outcome.measured) > 1 else ""
         lines.append(f"measured: {measure} {', '.join(each)}{better}")
-    model = "MODEL" if method == STREAMING else options.model  # streams are of a draft model, which the head names
+    if outcome.accepted is not None:
+        lines.append(f"accepted: {outcome.accepted:.2f} tokens a round of {options.target}")
+    model = options.model
+    if method == STREAMING:  # streams are of a draft model, which the head names
+        model = getattr(options, "target", None) or "MODEL"
     lines.append(f'To use it: paceline generate "The old house" --model {model} --method {method}:head={options.out}')
     return "\n".join(lines)
 

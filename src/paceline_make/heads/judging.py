@@ -29,11 +29,16 @@ def by_noise(
     measure: Measure = tokens_per_round,
 ) -> dict[str, float]:
     """What the rounds of a method measure, by ``noise``; without those that never drafted."""
-    prompts = _beginnings(lm, held)
-    found = {
-        noise: measure(_rounds(lm, prompts, f"{method},noise={noise}", temperature)) for noise in noises if prompts
-    }
+    found = {noise: measure(rounds) for noise, rounds in rounds_of(lm, held, method, temperature, noises).items()}
     return {noise: tokens for noise, tokens in found.items() if tokens}
+
+
+def rounds_of(
+    lm: LanguageModel, held: Sequence[Passage], method: str, temperature: float, noises: Sequence[str]
+) -> dict[str, list[Round]]:
+    """The rounds of a method that drafted, by ``noise``."""
+    prompts = _beginnings(lm, held)
+    return {noise: _rounds(lm, prompts, f"{method},noise={noise}", temperature) for noise in noises if prompts}
 
 
 def _rounds(lm: LanguageModel, prompts: list[list[int]], method: str, temperature: float) -> list[Round]:

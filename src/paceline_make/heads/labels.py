@@ -1,4 +1,5 @@
-"""A model's outputs at every position of a text: its states, and the tokens with which it would continue.
+"""A model's outputs at every position of a text: its states, and the tokens with which it would continue. A draft
+model may learn the continuations of another one, its target, from states of its own.
 
 A window of n tokens is scored as one tentative chain. From each of its rows then hangs a continuation of the model's
 own, a token longer with each forward. So T tokens behind n positions take T forwards of n rows, not n times T.
@@ -43,12 +44,17 @@ class LabelSettings:
             raise InputError(f"labels are {', '.join(KINDS)}, not {self.kind!r}")
         if self.ahead < 1 or self.window < 2:
             raise InputError("a head learns at least 1 token ahead, in windows of at least 2")
-        if self.temperature <= 0 and self.kind in ("sampled", "soft"):
+        if self.temperature <= 0 and self.tempered:
             raise InputError(f"labels {self.kind!r} need a temperature above 0, not {self.temperature}")
         if self.temperature and not COLDEST <= self.temperature <= HOTTEST:
             raise InputError(f"labels take a temperature from {COLDEST} to {HOTTEST}, not {self.temperature}")
         if not 0 <= self.seed <= MOST_SEED:
             raise InputError(f"labels take a seed from 0 to {MOST_SEED}, not {self.seed}")
+
+    @property
+    def tempered(self) -> bool:
+        """Whether they depend on the temperature."""
+        return self.kind in ("sampled", "soft")
 
     @property
     def laws(self) -> bool:
@@ -57,8 +63,8 @@ class LabelSettings:
 
 class Labels(NamedTuple):
     """Of n positions: the states ``[n, width]``, the ``ahead + 1`` tokens that follow, with `NOTHING` where nothing is
-    learnt, and of soft labels the model's best tokens at the last ``ahead`` of these, with log-probabilities. Of whole
-    windows also the ``text``: the token at each position."""
+    learnt. Of soft labels also the model's best tokens, with log-probabilities, at the places that a head predicts: the
+    last ``ahead`` or all. Of whole windows also the ``text``: the token at each position."""
 
     states: torch.Tensor
     tokens: torch.Tensor
@@ -73,28 +79,35 @@ class Labels(NamedTuple):
 @dataclass(frozen=True)
 class HeadReading:
     """What a head reads of a text besides the tokens that follow: the target's states of these layers, side by side;
-    None for the last state alone. A head that attends to a text learns from ``whole`` windows."""
+    None for the last state alone. A head that attends to a text learns from ``whole`` windows. A model that learns the
+    ``next`` token, too, and not only those behind it, predicts all that follow."""
 
     layers: tuple[int, ...] | None = None
     whole: bool = False
+    next: bool = False
 
 
 class Teacher:
-    """A target that labels windows of a stream."""
+    """A target that labels windows of a stream. States are those of another ``reader`` where one is given."""
 
     def __init__(
-        self, target: Target, stream: TokenStream, settings: LabelSettings, reading: HeadReading | None = None
+        self,
+        target: Target,
+        stream: TokenStream,
+        settings: LabelSettings,
+        reading: HeadReading | None = None,
+        reader: Target | None = None,
     ) -> None:
         self.target, self.stream, self.settings = target, stream, settings
-        self.reading = reading or HeadReading()
-        self.layers = (target.layers,) if self.reading.layers is None else self.reading.layers
+        self.reading, self.reader = reading or HeadReading(), reader or target
+        self.layers = (self.reader.layers,) if self.reading.layers is None else self.reading.layers
         self.ends = torch.tensor(sorted(target.eos) or [NOTHING])
-        longest = settings.window if target.context_length is None else target.context_length - settings.ahead - 1
-        self.size = min(settings.window, longest)
+        contexts = [each.context_length for each in (target, self.reader) if each.context_length is not None]
+        self.size = min([settings.window, *(length - settings.ahead - 1 for length in contexts)])
         if self.size < 2:
             raise InputError(
-                f"a context of {target.context_length} tokens holds no window with {settings.ahead} more tokens; learn "
-                "fewer ahead"
+                f"a context of {min(contexts)} tokens holds no window with {settings.ahead} more tokens; learn fewer "
+                "ahead"
             )
         if len(self) < 1:
             raise InputError(f"the text has {len(stream)} tokens, fewer than one window; give more text")
@@ -117,32 +130,60 @@ class Teacher:
                 labels = (
                     self._truth(rows, ids, start) if self.settings.kind == "truth" else self._own(rows, ids, number)
                 )
+                if self.reader is not self.target:
+                    labels = labels._replace(states=self._states_of_reader(ids))
         finally:
             rows.close()
         learnt = torch.from_numpy(self.stream.labelled[start + 1 : start + self.size + 1].copy())
-        learnt &= labels.tokens[:, 1] != NOTHING
+        first = self.first
+        learnt &= labels.tokens[:, first] != NOTHING
         if not self.reading.whole:
             return labels.rows(learnt)
-        behind = labels.tokens[:, 1:].masked_fill(~learnt[:, None], NOTHING)
-        return labels._replace(tokens=torch.cat([labels.tokens[:, :1], behind], dim=1), text=torch.from_numpy(ids))
+        behind = labels.tokens[:, first:].masked_fill(~learnt[:, None], NOTHING)
+        tokens = torch.cat([labels.tokens[:, :first], behind], dim=1)
+        return labels._replace(tokens=tokens, text=torch.from_numpy(ids))
+
+    @property
+    def first(self) -> int:
+        """The first of the tokens that follow a position, from 0, that is learnt."""
+        return 0 if self.reading.next else 1
+
+    @property
+    def _hidden(self) -> frozenset[int]:
+        """The states that the labelling target is asked for."""
+        return frozenset(self.layers) if self.reader is self.target else frozenset()
 
     def _states(self, scores: Scores) -> torch.Tensor:
-        return torch.cat([scores.hidden(layer) for layer in self.layers], dim=-1)
+        """Of the width 0 where they are another's, or a head reads none."""
+        parts = [scores.hidden(layer) for layer in self.layers] if self.reader is self.target else []
+        return torch.cat(parts, dim=-1).clone() if parts else torch.empty(len(scores.tokens), 0)
+
+    def _states_of_reader(self, ids: np.ndarray) -> torch.Tensor:
+        """Of this window, which is all that the reader sees of the text, as the labelling target does."""
+        if not self.layers:
+            return torch.empty(len(ids), 0)
+        rows = self.reader.open(len(ids))
+        try:
+            (scores,) = self.reader.score([Request.of_prompt(rows, ids, Want(hidden=frozenset(self.layers)))])
+            return torch.cat([scores.hidden(layer) for layer in self.layers], dim=-1).clone()
+        finally:
+            rows.close()
 
     def _truth(self, rows: Rows, ids: np.ndarray, start: int) -> Labels:
-        want = Want(hidden=frozenset(self.layers))
-        (scores,) = self.target.score([Request.of_prompt(rows, ids, want)])
+        (scores,) = self.target.score([Request.of_prompt(rows, ids, Want(hidden=self._hidden))])
         count = self.settings.ahead + 1
         places = start + 1 + np.arange(len(ids))[:, None] + np.arange(count)
         tokens = torch.from_numpy(self.stream.ids[places].astype(np.int64))
-        return Labels(self._states(scores).clone(), _until_end(tokens, self.ends))
+        return Labels(self._states(scores), _until_end(tokens, self.ends))
 
     def _own(self, rows: Rows, ids: np.ndarray, number: int) -> Labels:
         """The model's own continuations."""
         coins = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + number)
         chain, levels = np.arange(-1, len(ids) - 1), list[torch.Tensor]()
-        (scores,) = self.target.score([Request(rows, ids, chain, Want(logits=True, hidden=frozenset(self.layers)))])
-        states, laws = self._states(scores).clone(), list[tuple[torch.Tensor, torch.Tensor]]()
+        (scores,) = self.target.score([Request(rows, ids, chain, Want(logits=True, hidden=self._hidden))])
+        states, laws = self._states(scores), list[tuple[torch.Tensor, torch.Tensor]]()
+        if self.settings.laws and self.reading.next:
+            laws.append(self._law(torch.as_tensor(scores.logits)))
         levels.append(self._chosen(torch.as_tensor(scores.logits), coins))
         parents, above = chain, np.arange(len(ids))
         for _ in range(self.settings.ahead):

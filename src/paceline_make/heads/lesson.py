@@ -23,6 +23,12 @@ class Lesson(ABC, Generic[Head]):
 
     unit = 1
     """So many positions are learnt together: whole windows, by a head that attends to the text."""
+    first = 1
+    """The first of the tokens that follow a position, from 0, that is predicted: behind the one that the model has
+    chosen, unless the model itself learns."""
+    temperature = 1.0
+    """Of the labels, for rows whose logits are divided by the temperature of a draft. Those of heads are not: they
+    learn the law itself."""
 
     def __init__(
         self,
@@ -56,11 +62,11 @@ class Lesson(ABC, Generic[Head]):
         labels, predictions = self.predict(batch, number)
         losses, right = list[torch.Tensor](), list[torch.Tensor]()
         for step, found in enumerate(predictions):
-            logits = found.float()
-            columns = self._columns[labels.tokens[:, step + 1].clamp_min(-1)]
+            logits = found.float() / self.temperature
+            columns = self._columns[labels.tokens[:, step + self.first].clamp_min(-1)]
             losses.append(self._loss(logits, columns, labels, step))
             right.append((logits.detach().argmax(dim=-1) == columns) & (columns != NOTHING))
-        counted = labels.tokens[:, 1 : len(losses) + 1] != NOTHING
+        counted = labels.tokens[:, self.first : self.first + len(losses)] != NOTHING
         weights = self.objective.weights(len(losses), self.embedding.device)
         return Learnt((torch.stack(losses) * weights).mean(), torch.stack(right, dim=1), counted)
 
@@ -68,7 +74,7 @@ class Lesson(ABC, Generic[Head]):
         """Of one step, a sum over the positions divided by their number, so that parts of a batch add up."""
         if labels.law_ids is None or labels.law_logs is None:
             return surprise(logits, columns)
-        counted = labels.tokens[:, step + 1] != NOTHING
+        counted = labels.tokens[:, step + self.first] != NOTHING
         laws = Laws.of(logits, self._columns[labels.law_ids[:, step]], labels.law_logs[:, step])
         return (laws.losses(self.objective.loss) * counted).sum() / len(logits)
 

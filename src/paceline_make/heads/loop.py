@@ -125,7 +125,7 @@ class HeadTraining:
             group["lr"] = self.schedule.rate * self.schedule.share(self.step)
         self._optimizer.zero_grad(set_to_none=True)
         labels, count = self.batches.at(self.step)
-        total = torch.zeros(1 + 2 * (labels.tokens.shape[1] - 1) + 1, dtype=torch.float64)
+        total = torch.zeros(1 + 2 * (labels.tokens.shape[1] - self.lesson.first) + 1, dtype=torch.float64)
         for piece in pieces_of(labels, self.lesson.unit):
             batch = batch_of(labels, piece, torch.float32, self._device)
             with torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None):
@@ -192,7 +192,8 @@ def pieces_of(labels: Labels, unit: int) -> list[np.ndarray]:
 def judged(lesson: Lesson[Any], labels: Labels) -> TrainingReport:
     """Loss and accuracy on labels that were not trained on."""
     count = len(labels.tokens)
-    loss, expected, right, counted = 0.0, 0.0, torch.zeros(labels.tokens.shape[1] - 1), torch.tensor(0.0)
+    steps = labels.tokens.shape[1] - lesson.first
+    loss, expected, right, counted = 0.0, 0.0, torch.zeros(steps), torch.tensor(0.0)
     for piece in pieces_of(labels, lesson.unit):
         learnt = lesson.learn(batch_of(labels, piece, torch.float32, lesson.embedding.device))
         loss += float(learnt.loss) * len(piece) / count

@@ -15,12 +15,13 @@ import torch.distributed as distributed
 from torch import nn
 
 from paceline.api.model import LanguageModel
+from paceline.drafters.networks.assistant.model import DraftModel
 from paceline.drafters.networks.checkpoint import Provenance
 from paceline.errors import InputError
 from paceline.files import check_folder, claimed
 from paceline_make.heads.batches import Batches, FreshBatches, StoredBatches, rank
 from paceline_make.heads.data import TokenStream, divided, stream_of, teacher_target
-from paceline_make.heads.kinds.base import Ground, HeadKind, parameters_in_all
+from paceline_make.heads.kinds.base import Ground, HeadKind
 from paceline_make.heads.kinds.recurrent import RecurrentKind
 from paceline_make.heads.labels import Labels, LabelSettings, Teacher, joined
 from paceline_make.heads.lesson import Lesson
@@ -74,12 +75,18 @@ class Workshop:
         recipe: Recipe,
         out: Path,
         elsewhere: Elsewhere | None = None,
+        author: LanguageModel | None = None,
     ) -> None:
-        """``elsewhere`` makes labels in the place of this process."""
+        """``elsewhere`` makes labels in the place of this process. ``author`` is a model with the same tokenizer whose
+        continuations are learnt in the place of the model's own: the target that a draft model is for."""
         target = teacher_target(lm, "head")
         check_folder(out, LOG, "training")
+        if author is not None:
+            DraftModel.of(lm).check_fit(author.target, author.vocabulary)
+            if recipe.labels.kind == "truth":
+                raise InputError(f"labels 'truth' are the text's own tokens, whatever {author.target.name} would write")
         self.lm, self.target, self.recipe, self.out = lm, target, recipe, out
-        self.elsewhere, self.log = elsewhere, TrainingLog(out)
+        self.author, self.elsewhere, self.log = author, elsewhere, TrainingLog(out)
         self.positions = 0
         """Those that were learnt, after the training."""
         self.training, self.held = divided(passages, recipe.held_out)
@@ -90,7 +97,7 @@ class Workshop:
 
     @cached_property
     def teacher(self) -> Teacher:
-        return teacher_of(self.lm, self.training, self.recipe)
+        return teacher_of(self.lm, self.training, self.recipe, self.author)
 
     @property
     def windows(self) -> int:
@@ -127,26 +134,30 @@ class Workshop:
     def _check_shape(self) -> None:
         """Refuse a head that is too large before it is made: a system may end the process instead of refusing. Refuse
         one that makes no sense."""
-        ground = self.ground  # made before: nothing of it may be on "meta"
+        ground, kind = self.ground, self.kind  # made before: nothing of them may be on "meta"
         with torch.device("meta"):
-            head = self.kind.made(ground)
-        check_trainable(parameters_in_all(head), self.target.device, "head", self.kind.smaller)
-        most = min(self.kind.output_width(head), head.shape.known)
-        if head.shape.rank > most:
+            head = kind.made(ground)
+        learning = sum(weight.numel() for weight in head.parameters() if weight.requires_grad)
+        check_trainable(learning, self.target.device, "head", kind.smaller)
+        most, rank = min(kind.output_width(head), head.shape.known), kind.rank_of(head)
+        if rank > most:
             raise InputError(
-                f"--rank {head.shape.rank} is above {most}, the rank of the whole output matrix; give a smaller one, or"
+                f"--rank {rank} is above {most}, the rank of the whole output matrix; give a smaller one, or"
                 " leave it out"
             )
 
     def lesson(self, head: nn.Module) -> Lesson[Any]:
         lesson = self.kind.lesson(head, self.ground, Objective(loss=self.recipe.loss, decay=self.recipe.decay))
         lesson.unit = self.unit
+        if self.kind.is_tempered and self.recipe.labels.tempered:
+            lesson.temperature = self.recipe.labels.temperature
         return lesson
 
     def same(self) -> dict[str, Any]:
         """The conditions under which a checkpoint must have been made."""
         recipe = {"method": self.kind.method, **asdict(self.recipe)}
-        return {"recipe": recipe, "target": self.target.fingerprint(), "tokens": len(self.stream)}
+        same = {"recipe": recipe, "target": self.target.fingerprint(), "tokens": len(self.stream)}
+        return same if self.author is None else same | {"author": self.author.target.fingerprint()}
 
     def train(self, advance: Advance, report: Callable[[TrainingReport], None]) -> Path:
         """Labels, then the training; what is there already is not made again."""
@@ -182,7 +193,7 @@ class Workshop:
             return FreshBatches(self.teacher, self.windows, recipe.batch, recipe.seed)
         if not rank():
             if self.elsewhere is not None:
-                self.elsewhere(self.store, self.training, self.target.fingerprint(), advance)
+                self.elsewhere(self.store, self.training, self.teacher.target.fingerprint(), advance)
             else:
                 self.store.fill(self.teacher, advance)
         barrier()
@@ -205,7 +216,7 @@ class Workshop:
         if not self.held:
             return None
         try:
-            teacher = teacher_of(self.lm, self.held, self.recipe)
+            teacher = teacher_of(self.lm, self.held, self.recipe, self.author)
         except InputError:  # less than one window
             return None
         numbers = np.linspace(0, len(teacher) - 1, min(HELD_OUT, len(teacher))).astype(int)
@@ -215,6 +226,7 @@ class Workshop:
         found, recipe = self.judge(head), self.recipe
         trained = {
             "labels": asdict(recipe.labels),
+            **({} if self.author is None else {"author": self.author.target.name}),
             "loss": recipe.loss,
             "positions": self.positions,
             "epochs": recipe.epochs,
@@ -229,16 +241,20 @@ class Workshop:
             dtype=torch.bfloat16,
             int8=recipe.int8,
         )
+        if self.kind.is_model:
+            assert self.lm.vocabulary is not None, "training reads texts"
+            self.lm.vocabulary.tokenizer.save_pretrained(self.out)
         self.kind.write(self.out, head, about)
 
 
-def teacher_of(lm: LanguageModel, passages: Sequence[Passage], recipe: Recipe) -> Teacher:
-    """A model that labels these passages."""
+def teacher_of(
+    lm: LanguageModel, passages: Sequence[Passage], recipe: Recipe, author: LanguageModel | None = None
+) -> Teacher:
+    """The model, or an ``author`` in its place, that labels these passages."""
     assert lm.vocabulary is not None, "training reads texts"
-    end = min(lm.target.eos, default=None)
-    return Teacher(
-        lm.target, stream_of(passages, lm.vocabulary, end), recipe.labels, recipe.head.fitted(lm.target).reading
-    )
+    stream = stream_of(passages, lm.vocabulary, min(lm.target.eos, default=None))
+    reading = recipe.head.fitted(lm.target).reading
+    return Teacher((author or lm).target, stream, recipe.labels, reading, lm.target)
 
 
 def barrier() -> None:

@@ -81,7 +81,9 @@ def check(labels: Labels, teacher: Teacher) -> None:
     laws = [part for part in (labels.law_ids, labels.law_logs) if part is not None]
     if labels.states.shape != (count, width_of(teacher)) or tokens.shape != (count, ahead + 1) or not inside:
         raise ValueError("its states or tokens are of another model")
-    if len(laws) != 2 * teacher.settings.laws or any(part.shape[:2] != (count, ahead) for part in laws):
+    if len(laws) != 2 * teacher.settings.laws or any(
+        part.shape[:2] != (count, ahead + 1 - teacher.first) for part in laws
+    ):
         raise ValueError("its laws are of other settings")
     texts = [] if labels.text is None else [labels.text]
     if len(texts) != teacher.reading.whole or any(text.shape != (count,) or count % teacher.size for text in texts):
@@ -91,13 +93,14 @@ def check(labels: Labels, teacher: Teacher) -> None:
 def bytes_of(windows: int, teacher: Teacher) -> int:
     """How many bytes the labels of ``windows`` windows take, at most."""
     settings = teacher.settings
-    row = 2 * width_of(teacher) + 4 * (settings.ahead + 1) + (6 * settings.ahead * TOP if settings.laws else 0)
+    laws = settings.ahead + 1 - teacher.first if settings.laws else 0
+    row = 2 * width_of(teacher) + 4 * (settings.ahead + 1) + 6 * laws * TOP
     return windows * teacher.size * (row + 4 * teacher.reading.whole)
 
 
 def width_of(teacher: Teacher) -> int:
     """Of the states of a position."""
-    return state_width(teacher.target) * len(teacher.layers)
+    return state_width(teacher.reader) * len(teacher.layers)
 
 
 def batch_of(labels: Labels, chosen: np.ndarray, dtype: torch.dtype, device: torch.device) -> Labels:

@@ -16,7 +16,7 @@ from paceline.drafters.networks.checkpoint import record_noise
 from paceline.targets.hf.ranks.processes import joined_processes
 from paceline_make import cards
 from paceline_make.heads.batches import rank
-from paceline_make.heads.judging import by_noise
+from paceline_make.heads.judging import rounds_of, tokens_per_round
 from paceline_make.heads.kinds.base import parameters_in_all
 from paceline_make.heads.loop import TrainingReport
 from paceline_make.heads.run import Workshop
@@ -35,6 +35,8 @@ class TrainingOutcome(NamedTuple):
     measured: dict[str, float]
     """By ``noise``, the measure of the kind of head (`HeadKind.measure`), of the method by default on the beginnings of
     held-out texts, at the temperature of the labels; empty if nothing is held out."""
+    accepted: float | None = None
+    """Of a draft model with another target: tokens a round of that target, in the same rounds."""
 
 
 def watched(workshop: Workshop, origin: Sequence[str]) -> TrainingOutcome:
@@ -48,11 +50,13 @@ def watched(workshop: Workshop, origin: Sequence[str]) -> TrainingOutcome:
         if rank():
             return TrainingOutcome(0, 0, None, {})
         head = workshop.kind.read(workshop.out).float()
+        found, accepted = measured(workshop)
         outcome = TrainingOutcome(
             sum(file.stat().st_size for file in workshop.out.glob("*.safetensors")),
             workshop.positions,
             workshop.judge(head.to(workshop.target.device)),
-            measured(workshop),
+            found,
+            accepted,
         )
         if outcome.measured:
             record_noise(workshop.out, outcome.measured)
@@ -66,11 +70,14 @@ def _size(workshop: Workshop) -> str:
     return f"{count:,} positions to label and learn; their labels take {where}"
 
 
-def measured(workshop: Workshop) -> dict[str, float]:
-    """The measure of the head that was written, by ``noise``."""
-    kind, temperature = workshop.kind, workshop.recipe.labels.temperature
+def measured(workshop: Workshop) -> tuple[dict[str, float], float | None]:
+    """The measure of the head that was written, by ``noise``, and the tokens a round of another target."""
+    kind, temperature, author = workshop.kind, workshop.recipe.labels.temperature, workshop.author
     method = f"{kind.method}:head='{workshop.out}'"
-    return by_noise(workshop.lm, workshop.held, method, temperature, kind.noises, kind.measured)
+    found = rounds_of(author or workshop.lm, workshop.held, method, temperature, kind.noises)
+    values = {noise: kind.measured(rounds) for noise, rounds in found.items() if rounds}
+    best = max((tokens_per_round(rounds) for rounds in found.values()), default=0.0)
+    return {noise: value for noise, value in values.items() if value}, best if author and best else None
 
 
 def _write_card(workshop: Workshop, head: nn.Module, outcome: TrainingOutcome, origin: Sequence[str]) -> None:
@@ -80,6 +87,8 @@ def _write_card(workshop: Workshop, head: nn.Module, outcome: TrainingOutcome, o
         cards.TEMPLATES / "head.md",
         model=workshop.target.name,
         fingerprint=workshop.target.fingerprint(),
+        author=None if workshop.author is None else workshop.author.target.name,
+        is_model=kind.is_model,
         method=kind.method,
         title=kind.title,
         measure=kind.measure,

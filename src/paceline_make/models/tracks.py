@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save
 from transformers import LlamaForCausalLM
 
 from paceline.api.model import LanguageModel
 from paceline.errors import InputError
-from paceline.files import check_folder, claimed, write_whole
+from paceline.files import check_folder, claimed
 from paceline.targets.hf.plain_copy import plain_copy
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.tracks import SEGMENTS, TracksConfig, TracksForCausalLM
 from paceline_make.heads.data import TokenStream, divided, stream_of, teacher_target
 from paceline_make.models.loop import Report, TrainingRun, held_out_loss
 from paceline_make.models.schedule import ModelSchedule
-from paceline_make.states import LOG, TrainingLog, check_trainable
+from paceline_make.states import LOG, WEIGHTS, TrainingLog, check_trainable, write_model
 from paceline_make.texts.fields import Passage
 
-CHECKPOINT, WEIGHTS, CONFIG = "training.pt", "model.safetensors", "config.json"
+CHECKPOINT = "training.pt"
 TYPE_FIELDS = "model_type", "architectures", "transformers_version"
 """Of a configuration, those that say which model it is of."""
 POSITIONS = 4096
@@ -151,18 +150,11 @@ class TracksWorkshop:
         return None if ids is None or len(ids) <= WINDOW else held_out_loss(model, ids, WINDOW)
 
     def _write(self, model: TracksForCausalLM) -> None:
-        """A model folder, in bfloat16, with the tokenizer beside it. With one track it is an ordinary llama's."""
-        self.out.mkdir(parents=True, exist_ok=True)
-        weights = {
-            name: weight.detach().to("cpu", torch.bfloat16).contiguous()
-            for name, weight in model.state_dict().items()
-            if name != "lm_head.weight"
-        }
+        """A model folder with the tokenizer beside it. With one track it is an ordinary llama's."""
         kind: Any = TracksForCausalLM if self.recipe.shape.tracks > 1 else LlamaForCausalLM
         fields = {name: value for name, value in model.config.to_dict().items() if name not in TYPE_FIELDS}
         config = kind.config_class(**fields)
-        config.architectures, config.dtype = [kind.__name__], torch.bfloat16
-        write_whole(self.out / WEIGHTS, [save(weights, metadata={"format": "pt"})])
-        config.to_json_file(self.out / CONFIG)
+        config.architectures = [kind.__name__]
         assert self.lm.vocabulary is not None, "a workshop has one"
         self.lm.vocabulary.tokenizer.save_pretrained(self.out)
+        write_model(self.out, model, config)

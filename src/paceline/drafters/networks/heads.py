@@ -28,7 +28,9 @@ REDRAFTER, MEDUSA, HYDRA, EAGLE, BLOCK, STREAMING = KINDS = (
 """The methods that draft with a head."""
 FILES = ("*.json", "*.safetensors", "*.bin", "*.pt")
 """What is downloaded of a head on the hub."""
-OF_FILES = {"medusa_lm_head": MEDUSA, "hydra_lm_head": HYDRA}
+STREAMS = "streams.safetensors"
+"""Of a draft model that was trained with its streams, beside its own files."""
+OF_FILES = {"medusa_lm_head": MEDUSA, "hydra_lm_head": HYDRA, STREAMS.partition(".")[0]: STREAMING}
 """By the beginning of a weight file's name."""
 OF_TYPES = {
     "recurrent_drafting_drafter": REDRAFTER,
@@ -77,8 +79,9 @@ def shipped_folder(method: str) -> Path:
 
 
 def folder_of(named: str | Path, model: str, method: str) -> Path:
-    """The folder of a head that a user named, or that comes with the package for this model."""
-    folder = shipped_head(model, method) if named == SHIPPED else found_folder(named)
+    """The folder of a head that a user named, or else the one for this model: that comes with the package, or stands in
+    the model's own folder."""
+    folder = (shipped_head(model, method) or _within(model, method)) if named == SHIPPED else found_folder(named)
     if folder is None:
         raise InputError(
             f"no head for {model} comes with paceline; train one with 'paceline train {method}' and give head=FOLDER"
@@ -88,6 +91,16 @@ def folder_of(named: str | Path, model: str, method: str) -> Path:
     if (kind := _of_files(_files(folder))) not in (None, method):
         raise InputError(f"the head in {folder} is one for {kind}, not for {method}; give {kind}:head={folder}")
     return folder
+
+
+def _within(model: str, method: str) -> Path | None:
+    """The folder of a model if it holds a head for a method, too."""
+    return Path(model) if _of_files(_files(Path(model))) == method else None
+
+
+def holds_model(named: str | Path) -> bool:
+    """Whether a head stands in the folder of the draft model that was trained with it."""
+    return named != SHIPPED and (found_folder(named) / STREAMS).exists()
 
 
 def found_folder(named: str | Path) -> Path:

@@ -28,7 +28,11 @@ from paceline.tree import Ints
 if TYPE_CHECKING:
     from paceline.targets.gguf.rows import GgufRows
 
-Marks = NDArray[np.bool_]
+Marks = list[bool]
+"""Of rows, whether something of each is asked for. (A forward of one row passes here once a token, with cold caches: a
+list costs a tenth of what numpy's calls do.)"""
+Sequences = list[list[int]]
+"""Of rows, those that each is in."""
 
 
 class RowsRead(NamedTuple):
@@ -40,8 +44,6 @@ class RowsRead(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[RowsRead]) -> RowsRead:
-        if len(parts) == 1:
-            return parts[0]
         return cls(np.concatenate([part.logits for part in parts]), np.concatenate([part.states for part in parts]))
 
 
@@ -72,8 +74,9 @@ class Cells:
         self._batch = _Batch(self._calls, self.sequences)
         self.row_bytes: int | None = None
         """Bytes of a row; found by the probe."""
-        self._context = self._opened(FIRST_CELLS)
-        self.size = FIRST_CELLS
+        self._shows = False
+        """Whether forwards give states."""
+        self._use(self._opened(FIRST_CELLS), FIRST_CELLS)
 
     # --- sequences ------------------------------------------------------------------------------------------
 
@@ -131,44 +134,53 @@ class Cells:
 
     # --- forwards -------------------------------------------------------------------------------------------
 
-    def read(
-        self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: Marks, shown: Marks
-    ) -> RowsRead:
+    def read(self, tokens: Ints, positions: list[int], sequences: Sequences, scored: Marks, shown: Marks) -> RowsRead:
         """Write the cells of rows, each into its sequences; the logits of those that are ``scored``, and the states of
         those that are ``shown``."""
-        found, most = [], min(FORWARD, int(self._calls.llama_n_batch(self._context.thing)))
-        for start in range(0, len(tokens), most):
-            part = slice(start, start + most)
+        if len(tokens) <= self._most:
+            return self._forward(tokens, positions, sequences, scored, shown)
+        found = []
+        for start in range(0, len(tokens), self._most):
+            part = slice(start, start + self._most)
             found.append(self._forward(tokens[part], positions[part], sequences[part], scored[part], shown[part]))
         return RowsRead.joined(found)
 
     def _forward(
-        self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: Marks, shown: Marks
+        self, tokens: Ints, positions: list[int], sequences: Sequences, scored: Marks, shown: Marks
     ) -> RowsRead:
-        marked = scored | shown
+        states = any(shown)
+        marked = [own or other for own, other in zip(scored, shown, strict=True)] if states else scored
         filled = self._batch.filled(tokens, positions, sequences, marked)
-        for own, end in zip(sequences, (positions + 1).tolist(), strict=True):
+        for own, position in zip(sequences, positions, strict=True):
             for sequence in own:  # before the forward, for that may be interrupted
-                self.lengths[sequence] = max(self.lengths[sequence], end)
-        self._calls.llama_set_embeddings(self._context.thing, bool(shown.any()))
+                self.lengths[sequence] = max(self.lengths[sequence], position + 1)
+        self._show_states(states)
         while (code := self._calls.llama_decode(self._context.thing, filled)) == FULL:
             self._grow()
-            self._calls.llama_set_embeddings(self._context.thing, bool(shown.any()))
+            self._show_states(states)
         if code:
             raise DefectError(f"llama.cpp could not compute a forward over {len(tokens)} rows: {complaint()} ({code})")
-        logits = self._found(self._calls.llama_get_logits, self._vocab_size, scored, marked)
-        return RowsRead(logits, self._found(self._calls.llama_get_embeddings, self.width, shown, marked))
+        return RowsRead(
+            self._found(self._calls.llama_get_logits, self._vocab_size, scored, marked),
+            self._found(self._calls.llama_get_embeddings, self.width, shown, marked),
+        )
+
+    def _show_states(self, shown: bool) -> None:
+        """Have forwards give states. Only a change is asked for: llama.cpp reports each to Python."""
+        if self._shows != shown:
+            self._calls.llama_set_embeddings(self._context.thing, shown)
+            self._shows = shown
 
     def _found(self, read: Callable[[Any], Any], width: int, wanted: Marks, marked: Marks) -> NDArray[np.float32]:
         """A copy of the wanted rows among those that a forward has marked. By few calls: weights have driven all code
         out of the processor's caches, and `numpy.ctypeslib` takes 0.1 ms then."""
-        if not wanted.any():
+        places = [asked for asked, mark in zip(wanted, marked, strict=True) if mark]
+        if True not in places:
             return np.empty((0, width), np.float32)
-        count = int(marked.sum())
         begin = ctypes.addressof(read(self._context.thing).contents)
-        memory: Any = (ctypes.c_float * (count * width)).from_address(begin)
-        found: NDArray[np.float32] = np.frombuffer(memory, np.float32).reshape(count, width)
-        return found[wanted[marked]]
+        memory: Any = (ctypes.c_float * (len(places) * width)).from_address(begin)
+        found: NDArray[np.float32] = np.frombuffer(memory, np.float32).reshape(-1, width)
+        return found.copy() if all(places) else found[np.array(places)]
 
     # --- memory ---------------------------------------------------------------------------------------------
 
@@ -176,10 +188,6 @@ class Cells:
     def keep_rows(self) -> bool:
         """Whether rows are kept at all; models that only embed texts have no cells, and no logits either."""
         return bool(self._memory)
-
-    @property
-    def _memory(self) -> Any:
-        return self._calls.llama_get_memory(self._context.thing)
 
     def measure(self, sequence: int) -> None:
         """Find the bytes of a row from a sequence that has some."""
@@ -206,7 +214,15 @@ class Cells:
         size = 2 * self.size
         while (fresh := self._moved(size)) is None:
             size *= 2
-        self._context, self.size = fresh, size
+        self._use(fresh, size)
+
+    def _use(self, context: Owned, size: int) -> None:
+        """Go on in this context, of so many cells."""
+        self._context, self.size = context, size
+        self._memory: Any = self._calls.llama_get_memory(context.thing)
+        self._most = min(FORWARD, int(self._calls.llama_n_batch(context.thing)))
+        """Rows of a forward."""
+        self._shows = False
 
     def _moved(self, size: int) -> Owned | None:
         """A context with a copy of all sequences; None where they need more cells: those that two sequences share are
@@ -244,15 +260,12 @@ class _Batch:
             if name in addresses:
                 setattr(self._batch, name, ctypes.cast(addresses[name], kind))
 
-    def filled(
-        self, tokens: Ints, positions: Ints, sequences: Sequence[Sequence[int]], scored: NDArray[np.bool_]
-    ) -> Any:
+    def filled(self, tokens: Ints, positions: list[int], sequences: Sequences, scored: Marks) -> Any:
         """The batch of these rows; valid until the next."""
         count = len(tokens)
         self._batch.n_tokens = count
         self._tokens[:count], self._positions[:count], self._scored[:count] = tokens, positions, scored
-        self._counts[:count] = [len(own) for own in sequences]
-        self._sequences[:count, 0] = [own[0] for own in sequences]
-        for row in np.flatnonzero(self._counts[:count] > 1).tolist():
-            self._sequences[row, : len(sequences[row])] = sequences[row]
+        for row, own in enumerate(sequences):
+            self._counts[row] = len(own)
+            self._sequences[row, : len(own)] = own
         return self._batch

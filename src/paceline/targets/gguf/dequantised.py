@@ -1,4 +1,6 @@
-"""GGUF files without llama.cpp: transformers reads them, and computes with floats of their weights.
+"""GGUF files without llama.cpp: floats are made of their weights, which stay floats or become integers.
+
+The families that are written here are read here (`weights`), all others by transformers.
 
 Its reader leaves out what it has no name for, and the model would write another text without a word. So the values in
 a file are counted here, and what is not read is refused.
@@ -6,6 +8,7 @@ a file are counted here, and what is not read is refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +23,11 @@ from paceline.errors import InputError, MissingPackage, UnsupportedModel
 from paceline.targets import hub
 from paceline.targets.device import asked
 from paceline.targets.gguf.file import ORIGINAL, GgufFile, damaged, opened
-from paceline.targets.gguf.kinds import BUNDLED
+from paceline.targets.gguf.kinds import BUNDLED, Instead
+from paceline.targets.gguf.metadata import FACTORS
 from paceline.targets.gguf.restored import restored
 from paceline.targets.gguf.spelling import ENDS
-from paceline.targets.gguf.writing import FACTORS
+from paceline.targets.gguf.weights import read_model
 from paceline.targets.hf import folder
 from paceline.targets.hf.integers.target import check_place, quantized
 from paceline.targets.hf.probe import prepare
@@ -35,18 +39,19 @@ from paceline.targets.pocket.names import bundled_name
 PACKAGES = ("gguf", "accelerate")
 """Packages that transformers' reader needs."""
 PEAK = 2
-"""The memory of reading, as a factor on the weights: the reader has them all before the model gets them."""
-INSTALL = "pip install 'paceline[gguf]'"
-OTHERWISE = f"install llama.cpp ({INSTALL}), or {ORIGINAL}"
+"""The memory of transformers' reader, as a factor on the weights: it has them all before the model gets them."""
+WIDE = ("F32", "F16")
+"""Types whose values bfloat16 would round."""
 
 
 @dataclass(frozen=True)
 class GgufContents:
-    """What a file says of its model, and how many values its tensors have."""
+    """What a file says of its model, and its tensors."""
 
     path: Path
+    instead: Instead
     fields: Mapping[str, Any]
-    tensors: Mapping[str, int]
+    tensors: Mapping[str, Any]
 
     @property
     def architecture(self) -> str:
@@ -58,20 +63,24 @@ class GgufContents:
 
     @property
     def values(self) -> int:
-        return sum(count for name, count in self.tensors.items() if name != FACTORS)
+        return sum(int(tensor.n_elements) for name, tensor in self.tensors.items() if name != FACTORS)
+
+    def must_fit(self, size: float) -> None:
+        """Refuse a model for which there is no memory, with so many bytes a weight."""
+        must_fit(self.path, size * self.values, host_memory(), "give --dtype bfloat16 or a smaller model")
 
     @classmethod
-    def of(cls, file: GgufFile) -> GgufContents:
+    def of(cls, file: GgufFile, instead: Instead) -> GgufContents:
         import gguf
 
         if len(file.parts) > 1:
             raise UnsupportedModel(f"{file.first} is the first of {len(file.parts)} files, and transformers reads one")
         try:
             reader = gguf.GGUFReader(file.first)
-            tensors = {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
-            found = cls(file.first, reader.fields, tensors)
+            tensors = {tensor.name: tensor for tensor in reader.tensors}
+            found = cls(file.first, instead, reader.fields, tensors)
             fields = {**reader.fields, "general.architecture": found.said("general.architecture", "")}
-            return cls(file.first, fields, tensors)
+            return cls(file.first, instead, fields, tensors)
         except MemoryError:
             raise
         except Exception as error:  # the reader finds damage in every way
@@ -79,16 +88,15 @@ class GgufContents:
 
 
 def open_dequantised(
-    path: Path, why: str, *, device: object = None, dtype: object = None, quantize: str | None = None
+    path: Path, instead: Instead, *, device: object = None, dtype: object = None, quantize: str | None = None
 ) -> tuple[HFTarget, PreTrainedTokenizerBase | None]:
-    """A probed target and its tokenizer, if the file has one; ``why`` llama.cpp does not compute it."""
+    """A probed target and its tokenizer, if the file has one."""
     kind, bits, where = named_dtype(dtype), bits_of(quantize), asked(device)  # type: ignore[arg-type]
     if bits is not None:
         check_place(str(path), kind, where.for_integers(), bits=bits)
-    contents = read_contents(path, why)
+    contents = read_contents(path, instead)
     _check(contents)
-    kind = kind or torch.float32
-    must_fit(path, PEAK * contents.values * kind.itemsize, host_memory(), "give --dtype bfloat16 or a smaller model")
+    kind = kind or _float_type(contents, bits)
     loaded = _loaded(contents, kind)
     if bits is not None:
         target: HFTarget = quantized(prepare(HFTarget(loaded, name=str(path), fixed_shapes=False)), None, bits)
@@ -97,25 +105,24 @@ def open_dequantised(
         target = prepare(HFTarget(loaded, name=str(path)).pack())
     target.bundled = bundled_name(contents.said(BUNDLED))
     stored = path.stat().st_size / contents.values
-    said = f"read by transformers and computed in {target.dtype}, from {stored:.1f} bytes a weight ({why})"
+    said = f"computed here in {target.dtype}, from {stored:.1f} bytes a weight ({instead.why})"
     target.note = "; ".join(filter(None, (said, target.note)))
     return target, _tokenizer(contents)
 
 
-def open_tokenizer(path: Path, why: str) -> PreTrainedTokenizerBase | None:
+def open_tokenizer(path: Path, instead: Instead) -> PreTrainedTokenizerBase | None:
     """The tokenizer of a file alone."""
-    return _tokenizer(read_contents(path, why))
+    return _tokenizer(read_contents(path, instead))
 
 
-def read_contents(path: Path, why: str) -> GgufContents:
+def read_contents(path: Path, instead: Instead) -> GgufContents:
     """The header and the metadata; no weights are read."""
     file = opened(path)
     if lacking := [package for package in PACKAGES if find_spec(package) is None]:
         raise MissingPackage(
-            f"{path} is a GGUF file: {why}; or read it by transformers, with pip install "
-            f"{' '.join(lacking)}; or {ORIGINAL}"
+            f"{path} is a GGUF file: {instead.why}; {instead.so}, with pip install {' '.join(lacking)}; or {ORIGINAL}"
         )
-    return GgufContents.of(file)
+    return GgufContents.of(file, instead)
 
 
 def _check(contents: GgufContents) -> None:
@@ -124,10 +131,19 @@ def _check(contents: GgufContents) -> None:
 
     name, kind = contents.path, contents.architecture
     if kind not in GGUF_SUPPORTED_ARCHITECTURES:
-        raise UnsupportedModel(f"{name} has the architecture {kind!r}, which transformers does not read; {OTHERWISE}")
-    scaling = contents.said(f"{kind}.rope.scaling.type", "none")
-    if scaling != "none" or FACTORS in contents.tensors:
-        raise UnsupportedModel(f"{name} stretches its positions, which transformers' reader leaves out; {OTHERWISE}")
+        raise UnsupportedModel(
+            f"{name} has the architecture {kind!r}, which transformers does not read; {contents.instead.otherwise}"
+        )
+
+
+def _float_type(contents: GgufContents, bits: int | None) -> torch.dtype:
+    """In which floats weights are read: also on the way to integers, where half the memory is enough for a file whose
+    weights were rounded already."""
+    sizes = Counter[str]()
+    for tensor in contents.tensors.values():
+        sizes[tensor.tensor_type.name] += int(tensor.n_elements)
+    wide = bits is None or sizes.most_common(1)[0][0] in WIDE
+    return torch.float32 if wide else torch.bfloat16
 
 
 def _loaded(contents: GgufContents, kind: torch.dtype) -> PreTrainedModel:
@@ -139,20 +155,14 @@ def _loaded(contents: GgufContents, kind: torch.dtype) -> PreTrainedModel:
                 config, "head_dim"
             ):
                 config.head_dim = int(width)  # which the reader does not take for every family
-            found: Any = AutoModelForCausalLM.from_pretrained(
-                path.parent,
-                config=config,
-                gguf_file=path.name,
-                dtype=kind,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they come with the loading info
-                trust_remote_code=False,
-            )
-    except (MemoryError, torch.OutOfMemoryError):
+            found = read_model(contents, config, kind) or _read_by_transformers(contents, config, kind)
+    except (MemoryError, torch.OutOfMemoryError, InputError):
         raise
     except Exception as error:  # of any type
         said = folder.in_one_line(error)
-        raise InputError(f"transformers cannot read the GGUF file {path}: {said}; {OTHERWISE}") from error
+        raise InputError(
+            f"transformers cannot read the GGUF file {path}: {said}; {contents.instead.otherwise}"
+        ) from error
     loaded, report = found
     folder.check_found(str(path), report)
     known = dict(loaded.named_parameters())
@@ -162,11 +172,30 @@ def _loaded(contents: GgufContents, kind: torch.dtype) -> PreTrainedModel:
     if held < contents.values:
         raise UnsupportedModel(
             f"transformers reads {held} of the {contents.values} values in {path}, and would compute another model; "
-            f"{OTHERWISE}"
+            f"{contents.instead.otherwise}"
         )
     _as_floats(loaded)
     loaded.generation_config.eos_token_id = sorted(_ends(contents)) or None
     return loaded  # type: ignore[no-any-return]
+
+
+def _read_by_transformers(contents: GgufContents, config: Any, kind: torch.dtype) -> tuple[Any, Any]:
+    path = contents.path
+    if contents.said(f"{contents.architecture}.rope.scaling.type", "none") != "none" or FACTORS in contents.tensors:
+        raise UnsupportedModel(
+            f"{path} stretches its positions, which transformers' reader leaves out; {contents.instead.otherwise}"
+        )
+    contents.must_fit(PEAK * kind.itemsize)
+    found: Any = AutoModelForCausalLM.from_pretrained(
+        path.parent,
+        config=config,
+        gguf_file=path.name,
+        dtype=kind,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they come with the loading info
+        trust_remote_code=False,
+    )
+    return found  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -217,5 +246,7 @@ def _tokenizer(contents: GgufContents) -> PreTrainedTokenizerBase | None:
         raise
     except Exception as error:  # of any type
         said = folder.in_one_line(error)
-        raise InputError(f"the tokenizer of {contents.path} cannot be read: {said}; {OTHERWISE}") from error
+        raise InputError(
+            f"the tokenizer of {contents.path} cannot be read: {said}; {contents.instead.otherwise}"
+        ) from error
     return found  # type: ignore[no-any-return]

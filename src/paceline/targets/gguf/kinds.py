@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from paceline.errors import InputError
 
 FLOATS = ("F32", "F16", "BF16")
@@ -18,6 +20,16 @@ MADE = {
 TYPES = (*WRITTEN, *MADE)
 BUNDLED = "paceline.bundled"
 """The key under which a file says of which bundled model it was made: heads for that draft for it."""
+
+
+class Instead(NamedTuple):
+    """Why transformers reads a file in llama.cpp's place."""
+
+    why: str
+    so: str
+    """That it is read so, as a part of a sentence which goes on with what that needs."""
+    otherwise: str
+    """What else can be done where it cannot."""
 
 
 def named_type(given: str) -> str:

@@ -38,6 +38,8 @@ FAMILIES = {
 ROTATIONS = ("default", "linear", "yarn", "llama3")
 ACTIVATION = "silu"
 HEAD = "lm_head.weight"
+FACTORS = "rope_freqs.weight"
+"""Of frequencies, in a file whose model slows some of them down."""
 
 
 def family_of(name: str, config: Any) -> GgufFamily:
@@ -144,3 +146,10 @@ def rows_of(family: GgufFamily, config: Any, tensor: str, weight: torch.Tensor) 
         return weight
     rows = weight.shape[0]
     return weight.reshape(heads, 2, rows // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def rows_back(family: GgufFamily, config: Any, tensor: str, weight: torch.Tensor) -> torch.Tensor:
+    """A tensor of a file with its rows in transformers' order."""
+    rows = torch.arange(len(weight))
+    order = rows_of(family, config, tensor, rows)
+    return weight if order is rows else weight[order.argsort()]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from itertools import compress
 
 import numpy as np
 
 from paceline.law.scores import Row
 from paceline.targets.base import Request, Rows
-from paceline.targets.gguf.cells import Cells, Marks, RowsRead
+from paceline.targets.gguf.cells import Cells, Marks, RowsRead, Sequences
 from paceline.tree import ROOT, Ints
 
 
@@ -43,7 +44,7 @@ class GgufRows(Rows):
         self._sequences[:] = [own for own in self._sequences if own in needed]
         return idle
 
-    def plan(self, request: Request) -> list[list[int]] | None:
+    def plan(self, request: Request) -> Sequences | None:
         """The sequences of each fresh row of a request; None where there are too few for its branches, and its rows
         are scored without cells (`walk`). The first child of a row goes on in the row's sequence; any other begins a
         branch, which every row above it belongs to as well."""
@@ -51,7 +52,7 @@ class GgufRows(Rows):
         if held and self._uncached:
             return None
         tips = self._stand(request)
-        found: list[list[int]] = []
+        found = Sequences()
         for row in range(held, len(parents)):
             parent = parents[row]
             way = self.home if parent == ROOT else self._ways[parent]
@@ -74,7 +75,7 @@ class GgufRows(Rows):
         del self._ways[request.held :]
         self._uncached = False
         tips = {way: row for row, way in enumerate(self._ways)}
-        positions = request.tentative_positions
+        positions = request.tentative_positions if tips else ()
         for sequence in self._sequences:
             row = tips.get(sequence)
             self._cells.trim(sequence, self.committed if row is None else int(positions[row]) + 1)
@@ -106,12 +107,11 @@ class GgufRows(Rows):
             begin = len(path) - fresh
             self._cells.trim(self.home, self.committed + begin)
             last = path[begin:]
-            fresh_rows = np.array(last) - request.held
-            own = [(fresh_rows >= 0) & marks[fresh_rows] for marks in (scored, shown)]
-            positions = np.arange(self.committed + begin, self.committed + len(path))
+            own = [[row >= request.held and marks[row - request.held] for row in last] for marks in (scored, shown)]
+            positions = list(range(self.committed + begin, self.committed + len(path)))
             read = self._cells.read(tokens[last], positions, [[self.home]] * fresh, *own)
-            logits.update(zip(np.array(last)[own[0]].tolist(), read.logits, strict=True))
-            states.update(zip(np.array(last)[own[1]].tolist(), read.states, strict=True))
+            for found, rows, marks in ((logits, read.logits, own[0]), (states, read.states, own[1])):
+                found.update(zip(compress(last, marks), rows, strict=True))
         self._cells.trim(self.home, self.committed)
         return RowsRead(_in_order(logits, read.logits), _in_order(states, read.states))
 
@@ -128,10 +128,14 @@ class GgufRows(Rows):
 
     def _gather(self, rows: Ints) -> None:
         end = self.committed + len(rows)
+        alone = len(self._sequences) == 1 and not self._uncached
+        if alone and self._cells.lengths[self.home] == end:  # all that was drafted is kept: no cell changes
+            self._ways.clear()
+            return
         with self._cells.held():
             if self._uncached and len(rows):
-                none = np.zeros(len(rows), np.bool_)
-                positions = np.arange(self.committed, end)
+                none = [False] * len(rows)
+                positions = list(range(self.committed, end))
                 self._cells.read(self._tokens[self.committed : end], positions, [[self.home]] * len(rows), none, none)
             elif len(rows) and (way := self._ways[rows[-1]]) != self.home:
                 self._cells.trim(self.home, self.committed)

@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline.errors import InputError
+from paceline.errors import DefectError, InputError
 from paceline.targets.base import Done, Pending, Reach, Request, Target
 from paceline.targets.forked import note_use
-from paceline.targets.gguf.cells import FORWARD, Cells, Marks, RowsRead
+from paceline.targets.gguf.cells import FORWARD, Cells, Marks, RowsRead, Sequences
 from paceline.targets.gguf.embedding import TokenEmbeddings
 from paceline.targets.gguf.file import GgufFile
 from paceline.targets.gguf.kinds import BUNDLED
@@ -139,49 +138,56 @@ class GgufTarget(Target):
             self._check(request)
         with self.cells.held():
             plans = [self._planned(request) for request in requests]
-            together = [i for i, plan in enumerate(plans) if plan is not None]
-            found = self._read_together([requests[i] for i in together], [plans[i] or [] for i in together])
-            read = dict(zip(together, found, strict=True))
-            for i, request in enumerate(requests):
-                if i not in read:
-                    assert isinstance(request.rows, GgufRows), "these are its own rows"
-                    read[i] = request.rows.walk(request, _scored(request), _shown(request))
-        return Done([self._scores(request, read[i]) for i, request in enumerate(requests)])
+            together = [(request, plan) for request, plan in zip(requests, plans, strict=True) if plan is not None]
+            try:
+                found = iter(self._read_together(together))
+            except DefectError:
+                self._check_tokens(requests)
+                raise
+            read = [_walked(own) if plan is None else next(found) for own, plan in zip(requests, plans, strict=True)]
+        return Done([self._scores(request, rows) for request, rows in zip(requests, read, strict=True)])
 
     def _scores(self, request: Request, read: RowsRead) -> Scores:
         hidden = {self.layers: read.states} if request.want.hidden else None
         return Scores.of(request, read.logits if len(read.logits) else None, hidden)
 
     def _check(self, request: Request) -> None:
-        if request.want.hidden - {self.layers}:
+        want = request.want
+        if want.hidden and want.hidden != {self.layers}:
             raise self._has_none("states but those behind its last layer")
-        if request.want.early_exit is not None:
+        if want.early_exit is not None:
             raise self._has_none("early exit")
-        if int(request.tokens.max(initial=0)) >= self.vocab_size or int(request.tokens.min(initial=0)) < 0:
+
+    def _check_tokens(self, requests: Sequence[Request]) -> None:
+        """Say which token llama.cpp does not know. Asked once it has refused a forward: asked before each, it would
+        cost more than filling the batch."""
+        for request in requests:
             strange = request.tokens[(request.tokens < 0) | (request.tokens >= self.vocab_size)]
-            raise InputError(f"{self.name} has token ids below {self.vocab_size}, and the text has {strange[0]}")
+            if len(strange):
+                raise InputError(f"{self.name} has token ids below {self.vocab_size}, and the text has {strange[0]}")
 
     @staticmethod
-    def _planned(request: Request) -> list[list[int]] | None:
+    def _planned(request: Request) -> Sequences | None:
         rows = request.rows
         assert isinstance(rows, GgufRows), "llama.cpp scores the rows it opened"
         plan = rows.plan(request)
         rows.note(request.tokens, request.held)
         return plan
 
-    def _read_together(self, requests: Sequence[Request], plans: Sequence[list[list[int]]]) -> list[RowsRead]:
-        if not requests:
+    def _read_together(self, planned: Sequence[tuple[Request, Sequences]]) -> list[RowsRead]:
+        """Score the rows of requests in one forward."""
+        if not planned:
             return []
-        scored, shown = [_scored(request) for request in requests], [_shown(request) for request in requests]
-        read = self.cells.read(
-            np.concatenate([request.tokens for request in requests]),
-            np.concatenate([request.positions for request in requests]),
-            [sequences for plan in plans for sequences in plan],
-            np.concatenate(scored),
-            np.concatenate(shown),
-        )
-        logits, states = _split(read.logits, scored), _split(read.states, shown)
-        return [RowsRead(*own) for own in zip(logits, states, strict=True)]
+        tokens, positions, sequences, scored, shown = [], list[int](), Sequences(), Marks(), Marks()
+        for request, plan in planned:
+            tokens.append(request.tokens)
+            positions += request.positions.tolist()
+            sequences += plan
+            scored += _scored(request)
+            shown += _shown(request)
+        one = len(planned) == 1
+        read = self.cells.read(tokens[0] if one else np.concatenate(tokens), positions, sequences, scored, shown)
+        return [read] if one else _split(read, [request for request, _ in planned])
 
     @property
     def layers(self) -> int:
@@ -206,20 +212,28 @@ class GgufTarget(Target):
         return self._fingerprint
 
 
-def _split(found: NDArray[np.float32], marks: Sequence[Marks]) -> list[NDArray[np.float32]]:
-    """What was found for marked rows, request by request."""
-    if len(marks) == 1:
-        return [found]
-    return np.split(found, np.cumsum([int(own.sum()) for own in marks])[:-1])
+def _walked(request: Request) -> RowsRead:
+    """The rows of a request with more branches than there are sequences."""
+    rows = request.rows
+    assert isinstance(rows, GgufRows), "llama.cpp scores the rows it opened"
+    return rows.walk(request, _scored(request), _shown(request))
+
+
+def _split(read: RowsRead, requests: Sequence[Request]) -> list[RowsRead]:
+    """What was found, request by request."""
+    logits, states = (
+        np.split(found, np.cumsum([sum(marks(request)) for request in requests])[:-1])
+        for found, marks in ((read.logits, _scored), (read.states, _shown))
+    )
+    return [RowsRead(*own) for own in zip(logits, states, strict=True)]
 
 
 def _shown(request: Request) -> Marks:
     """Which fresh rows show their states."""
-    return np.full(len(request.tokens), bool(request.want.hidden))
+    return [bool(request.want.hidden)] * len(request.tokens)
 
 
 def _scored(request: Request) -> Marks:
     """Which fresh rows have logits."""
-    scored = np.zeros(len(request.tokens), np.bool_)
-    scored[request.scored] = True
-    return scored
+    rows, count = request.scored, len(request.tokens)
+    return [False] * rows.start + [True] * (count - rows.start)

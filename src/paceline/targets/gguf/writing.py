@@ -11,14 +11,13 @@ import numpy as np
 
 from paceline.errors import need
 from paceline.targets.gguf.kinds import FLOATS, stored_type
-from paceline.targets.gguf.metadata import describe, factors, family_of, names_of, rows_of
+from paceline.targets.gguf.metadata import FACTORS, describe, factors, family_of, names_of, rows_of
 from paceline.targets.gguf.source import GgufSource
 from paceline.targets.gguf.spelling import add_ends, add_tokenizer
 from paceline.vocabulary import Vocabulary
 
 Advance = Callable[[str, int, int], None]
 """What is being done, how much is done, and how much there is."""
-FACTORS = "rope_freqs.weight"
 
 
 def write_gguf(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,7 +24,8 @@ from paceline.targets.hf.variants import Layer, LlamaModules, TracksModules
 from paceline.targets.streams import MAPS, LookAhead, StreamAdapter, Streams
 
 Maps: TypeAlias = Mapping[str, LowRankMap]
-"""What is added to the linear maps of a layer: by their names, ``a [rank, inputs]`` and ``b [outputs, rank]``."""
+"""What is added to the linear maps of a layer: by their names, ``a [rank, inputs]`` and ``b [outputs, rank]``. Empty
+where nothing is added."""
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Queries, keys and values ``[1, heads, n, width]``; gives what the queries find."""
 Rotation = Callable[[torch.Tensor, int], CosSin]
@@ -79,14 +80,14 @@ def _low_rank(linear: torch.nn.Module, rows: torch.Tensor, added: LowRankMap) ->
     return F.linear(F.linear(rows, inward), outward)
 
 
-def linears_of(layer: Layer) -> dict[str, torch.nn.Module]:
-    """The linear maps of a layer, by their names in an adapter."""
+def linears_of(layer: Layer) -> dict[str, Any]:
+    """The linear layers of a layer, by the names of an adapter's maps."""
     return dict(zip(MAPS, (*layer.qkv, layer.out, layer.gate, layer.up, layer.down), strict=True))
 
 
 def sizes_of(layer: Layer) -> Sizes:
     """The sizes that an adapter's maps have in a layer."""
-    return {name: (part.out_features, part.in_features) for name, part in linears_of(layer).items()}  # type: ignore[misc]
+    return {name: (part.out_features, part.in_features) for name, part in linears_of(layer).items()}
 
 
 def share_of(adapter: StreamAdapter, modules: TracksModules, device: str) -> StreamAdapter:

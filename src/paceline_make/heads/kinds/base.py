@@ -29,7 +29,7 @@ HEAD_WIDTH = 64
 ROPE: Mapping[str, Any] = {"rope_theta": 10_000.0}
 SAMPLE, TOGETHER = 4096, 256
 """Tokens of the text that the target reads before training, and so many of them together."""
-RIDGE = 1e-3
+RIDGE, RATE = 1e-3, 2e-3
 SPREAD = 0.02
 """The deviation of matrices that begin at random."""
 
@@ -105,12 +105,21 @@ class HeadKind(ABC, Generic[Head]):
     """Options that make it smaller."""
     measure: ClassVar[str] = "tokens a round"
     """What its drafts are measured by."""
+    is_tempered: ClassVar[bool] = False
+    """Whether its logits are divided by the temperature of a draft."""
+    is_model: ClassVar[bool] = False
+    """Whether its folder is a model's as well, with the tokenizer beside it."""
     noises: ClassVar[Sequence[str]] = NOISES
     """The ways of ranking that are measured, to find the head's default."""
 
     @property
     def reading(self) -> HeadReading:
         return HeadReading()
+
+    @property
+    def usual_rate(self) -> float:
+        """The learning rate's peak, unless a user says it."""
+        return RATE
 
     def fitted(self, target: Target) -> HeadKind[Head]:
         """The same with what it leaves to the target filled in."""
@@ -120,6 +129,11 @@ class HeadKind(ABC, Generic[Head]):
         """Of what the output reads."""
         shape: Any = head.shape
         return int(shape.width)
+
+    def rank_of(self, head: Head) -> int:
+        """Of its thin matrices; 0 without any."""
+        shape: Any = head.shape
+        return int(shape.rank)
 
     def measured(self, rounds: Sequence[Round]) -> float:
         """Its `measure` over rounds with a draft."""

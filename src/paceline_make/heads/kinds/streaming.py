@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -31,12 +30,12 @@ from paceline.targets.hf.lean import cos_sin_at
 from paceline.targets.hf.operations import Operations
 from paceline.targets.hf.packed import ordinary
 from paceline.targets.hf.shares import SharedLinear
-from paceline.targets.hf.streams import sizes_of, through
+from paceline.targets.hf.streams import Maps, linears_of, sizes_of, through
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.variants import Layer, LlamaModules, TracksModules
 from paceline_make.heads.kinds.base import Ground, HeadKind
 from paceline_make.heads.labels import HeadReading, Labels
-from paceline_make.heads.lesson import Lesson, Predictions
+from paceline_make.heads.lesson import Head, Lesson, Predictions
 from paceline_make.heads.loss import Objective
 
 OPERATIONS = Operations()
@@ -51,25 +50,44 @@ class StreamingLesson(Lesson[StreamingAdapter]):
 
     def predict(self, batch: Labels, number: int) -> tuple[Labels, Predictions]:
         states = batch.states[None]
-        count, streams = batch.states.shape[0], self.head.shape.streams
-        places = torch.arange(self.unit, device=states.device).repeat(count // self.unit)
-        behind = (places[:, None] + 1 + torch.arange(streams, device=states.device)).flatten()
-        cos_sin, of_streams = (cos_sin_at(each, self.modules.rotary, states) for each in (places, behind))
+        windows = StreamedWindows(states, self.unit, self.head.shape.streams, self.modules)
         all_maps, ahead = self.head.maps, states[:, :0]
         for number, layer in enumerate(self.layers, len(all_maps) - len(self.layers)):
             if number == 0:
-                ahead = (states[:, :, None] + self.head.stream_embedding).flatten(1, 2)
-            rows = WindowKeys(self.unit, streams, layer.attention.scaling)
+                ahead = windows.entering(states, self.head.stream_embedding)
             with torch.no_grad():
-                states = through(layer, states, cos_sin, rows.of_text, OPERATIONS, None)
+                states, keys = windows.rows(layer, states)
             if number >= 0:
-                ahead = through(layer, ahead, of_streams, rows.of_streams, OPERATIONS, all_maps[number])
-        found = self.modules.read(OPERATIONS.norm(ahead, self.modules.norm))[0]
-        return batch, self._predictions(found.unflatten(0, (count, streams)))
+                ahead = windows.streams(layer, ahead, keys, all_maps[number])
+        return batch, map(self.unembed, windows.last(ahead))
 
-    def _predictions(self, states: torch.Tensor) -> Predictions:
-        for stream in range(states.shape[1]):
-            yield self.unembed(states[:, stream])
+
+class StreamedWindows:
+    """Windows side by side, and the streams behind each of their rows, on their way through a model's layers."""
+
+    def __init__(self, states: torch.Tensor, unit: int, streams: int, modules: LlamaModules) -> None:
+        self._unit, self._streams, self._modules = unit, streams, modules
+        places = torch.arange(unit, device=states.device).repeat(states.shape[1] // unit)
+        behind = (places[:, None] + 1 + torch.arange(streams, device=states.device)).flatten()
+        self._angles, self._ahead = (cos_sin_at(each, modules.rotary, states) for each in (places, behind))
+
+    def entering(self, states: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
+        """Streams where they enter: those of a row behind one another."""
+        return (states[:, :, None] + embedding).flatten(1, 2)
+
+    def rows(self, layer: Layer, states: torch.Tensor, maps: Maps | None = None) -> tuple[torch.Tensor, WindowKeys]:
+        """The model's own rows behind a layer, and their keys there."""
+        keys = WindowKeys(self._unit, self._streams, layer.attention.scaling)
+        return through(layer, states, self._angles, keys.of_text, OPERATIONS, maps), keys
+
+    def streams(self, layer: Layer, ahead: torch.Tensor, keys: WindowKeys, maps: Maps | None) -> torch.Tensor:
+        """The streams behind a layer."""
+        return through(layer, ahead, self._ahead, keys.of_streams, OPERATIONS, maps)
+
+    def last(self, ahead: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What the head reads of each stream."""
+        normed = self._modules.read(OPERATIONS.norm(ahead, self._modules.norm))[0]
+        return tuple(normed[stream :: self._streams] for stream in range(self._streams))
 
 
 class WindowKeys:
@@ -111,13 +129,10 @@ def _packed(windows: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamingKind(HeadKind[StreamingAdapter]):
-    """An adapter of as many streams as tokens are learnt ahead."""
+class StreamsKind(HeadKind[Head]):
+    """As many streams of a draft model as tokens are learnt ahead, in its last layers."""
 
     method: ClassVar[str] = STREAMING
-    title: ClassVar[str] = "adapter of speculative streams"
-    smaller: ClassVar[str] = "--layers, --rank"
-
     measure: ClassVar[str] = "drafted tokens a forward of the draft model"
     noises: ClassVar[Sequence[str]] = (SHARED,)
 
@@ -128,11 +143,24 @@ class StreamingKind(HeadKind[StreamingAdapter]):
     """The layer whose input is read: the one that streams enter, or of a model in tracks the last one up to it where
     the tracks meet."""
 
-    def fitted(self, target: Target) -> StreamingKind:
+    def fitted(self, target: Target) -> Self:
         if self.layers > target.layers:
             raise InputError(f"--layers {self.layers} are more than the {target.layers} of {target.name}; give fewer")
         layers = self.layers or -(-target.layers // 2)
         return replace(self, layers=layers, first=modules_of_target(target).meeting(target.layers - layers))
+
+    def measured(self, rounds: Sequence[Round]) -> float:
+        """Whatever is accepted of a draft: streams change how fast it is made."""
+        forwards = sum(each.counts[DRAFT_FORWARDS.name] for each in rounds)
+        return sum(each.drafted for each in rounds) / max(1, forwards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingKind(StreamsKind[StreamingAdapter]):
+    """An adapter beside a draft model that stays as it is."""
+
+    title: ClassVar[str] = "adapter of speculative streams"
+    smaller: ClassVar[str] = "--layers, --rank"
 
     @property
     def reading(self) -> HeadReading:
@@ -169,11 +197,6 @@ class StreamingKind(HeadKind[StreamingAdapter]):
         lesson.layers = [frozen(layer) for layer in modules.layers[self.first :]]
         return lesson
 
-    def measured(self, rounds: Sequence[Round]) -> float:
-        """The model drafts for itself here, so that every token is accepted."""
-        forwards = sum(each.counts[DRAFT_FORWARDS.name] for each in rounds)
-        return sum(each.drafted for each in rounds) / max(1, forwards)
-
     def write(self, folder: Path, head: StreamingAdapter, about: Provenance) -> None:
         write_adapter(folder, head, about)
 
@@ -195,8 +218,7 @@ def modules_of_target(target: Target) -> LlamaModules:
 
 def frozen(layer: Layer) -> Layer:
     """A layer in float32, apart from what computes the model's own forwards: those may be packed or compiled."""
-    plain = partial(map, _plain)
-    query, key, value, out, gate, up, down = plain((*layer.qkv, layer.out, layer.gate, layer.up, layer.down))
+    query, key, value, out, gate, up, down = map(_plain, linears_of(layer).values())
     return replace(
         layer,
         qkv=(query, key, value),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.drafters.networks.heads import found_folder, method_for, read_config
+from paceline.drafters.networks.heads import found_folder, holds_model, method_for, read_config
 from paceline.errors import InputError
 from paceline_make.heads.kinds.base import HeadKind, parameters_in_all
 from paceline_make.heads.kinds.block import BlockKind
@@ -16,6 +16,7 @@ from paceline_make.heads.kinds.hydra import HydraKind
 from paceline_make.heads.kinds.medusa import MedusaKind
 from paceline_make.heads.kinds.recurrent import RecurrentKind
 from paceline_make.heads.kinds.streaming import StreamingKind
+from paceline_make.heads.kinds.tuned import TunedKind
 from paceline_make.heads.run import CHECKPOINT
 
 BY_METHOD: Mapping[str, type[HeadKind[Any]]] = {
@@ -33,7 +34,7 @@ def described(named: str | Path) -> dict[str, Any]:
     if folder.is_file():
         raise InputError(f"{folder} is a file; give the folder that 'paceline train' wrote")
     method = method_for(folder)
-    head: Any = BY_METHOD[method].read(folder)
+    head: Any = (TunedKind if holds_model(folder) else BY_METHOD[method]).read(folder)
     own = read_config(folder).get("paceline") or {}
     return {
         "method": method,

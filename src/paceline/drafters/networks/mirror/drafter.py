@@ -42,6 +42,7 @@ from paceline.drafters.networks.mirror.state import (
 )
 from paceline.drafters.networks.mirror.turns import InTurns, in_turns, own_model
 from paceline.drafters.networks.mirror.worker import facts_of
+from paceline.drafters.networks.streaming.drafter import drafting_model
 from paceline.drafters.noise import wants_noise
 from paceline.drafters.sharing import stamp
 from paceline.errors import DrafterError, DrafterWarning, InputError
@@ -118,8 +119,8 @@ class Mirror(Drafter):
         if translate is not None and Strategy.parse(translate).name in (NONE, TLI):
             raise InputError(f"mirror translates by lattice, context or naive, not {translate}")
         self._exit, self._spot, self._translate = exit, spot(device), translate
-        self._named: Any = model
         self._head = adapter_of(self.name, draft, head, top=top, translate=translate)
+        self._named: Any = model if self._head is None else drafting_model(model, self._head)
         self._foreign = ""
         """The fingerprint of the target's tokenizer, where the draft model has another one."""
         self.process: WindowSource | None = None

@@ -135,6 +135,15 @@ class Rollout:
         """The windows that are not finished."""
         return [each.growth for each in self._outcomes if not each.growth.done]
 
+    @property
+    def fresh(self) -> Growth | None:
+        """The window that is waited for, where nothing of it is drafted and no row of it is read."""
+        if self._due is None or len(self.live) != 1 or self.live[0].level:
+            return None
+        (growth,) = self.live
+        state: ReadText = growth.state
+        return None if state.begun else growth
+
     def window(self) -> tuple[int, Window] | None:
         """The window that is waited for, once it is finished, and the length of its text."""
         if self._due is None or self.live:

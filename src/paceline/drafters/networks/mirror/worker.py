@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -28,6 +28,7 @@ from paceline.drafters.networks.growth import DraftShape
 from paceline.drafters.networks.mirror.messages import Ahead, Forward, Go, Mangled, Message, MessageKind, Said
 from paceline.drafters.networks.mirror.rollout import Rollout
 from paceline.drafters.networks.network import RowNetwork
+from paceline.drafters.networks.reading import DRAFT_FORWARDS
 from paceline.drafters.networks.streaming import Streaming
 from paceline.errors import InputError
 from paceline.law import Sampling
@@ -71,7 +72,7 @@ class Worker:
         model: DraftModel,
         head: str | None = None,
     ) -> None:
-        """With a ``head``, an adapter of streams, its windows take fewer forwards."""
+        """With a ``head``, an adapter of streams, windows have streams where that is measured to be faster."""
         self._link, self._messages, self._model, self._head = link, messages, model, head
         self._network: RowNetwork = (
             RowNetwork(model.target) if head is None else Streaming(model=model, head=head).network
@@ -173,19 +174,34 @@ class Worker:
         return self._assistants[key]
 
     def _forward(self) -> None:
-        """One level of all texts at once, or a piece of those that are long and unread."""
+        """One level of all texts at once, or a piece of those that are long and unread, or a whole window."""
         growing = [(text, live) for text, _ in self._texts.values() if (live := text.live)]
         if not growing:
             return
         began, rows = time.perf_counter(), self._network.rows_read
         pieces = self._network.read_pieces(list({growth.state: None for _, live in growing for growth in live}))
         ready = [(text, live) for text, live in growing if live[0].state not in pieces]
-        growths = [growth for _, live in ready for growth in live]
-        self._network.add_level(growths)
-        for text, _ in ready:
+        whole = self._whole([text for text, _ in ready])
+        further = [(text, live) for text, live in ready if text not in whole]
+        self._network.add_level([growth for _, live in further for growth in live])
+        for text, _ in further:
             text.forwards += 1
-        spent = Forward(time.perf_counter() - began, self._network.rows_read - rows)
-        self._say(Message(MessageKind.FORWARD, said=spent.said()))
+        if not whole:  # that would be no forward's seconds
+            spent = Forward(time.perf_counter() - began, self._network.rows_read - rows)
+            self._say(Message(MessageKind.FORWARD, said=spent.said()))
+
+    def _whole(self, texts: Sequence[Rollout]) -> list[Rollout]:
+        """Draft windows in one call that are waited for, and of which nothing is there: no message changes what these
+        are. The texts whose windows are complete then; none where the model drafts level by level."""
+        begun = [(text, growth) for text in texts if (growth := text.fresh) is not None]
+        if begun:
+            for _, growth in begun:
+                growth.state.tally.take()
+            self._network.begin([growth for _, growth in begun])
+        whole = [(text, growth) for text, growth in begun if growth.done]
+        for text, growth in whole:
+            text.forwards += int(growth.state.tally.take()[DRAFT_FORWARDS.name])
+        return [text for text, _ in whole]
 
 
 def facts_of(

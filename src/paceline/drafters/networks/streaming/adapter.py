@@ -1,11 +1,12 @@
 """What is trained for streams of a draft model: an embedding of each stream, and maps of low rank for its last layers.
 
 Names of tensors are ``stream_embedding`` and ``layers.{i}.{map}.{a,b}``; layers count from the first that has streams.
+A model whose own weights were trained with its streams needs the embeddings alone: an adapter of rank 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch import nn
 from paceline.errors import InputError
 from paceline.targets.streams import MAPS, StreamAdapter
 
+Maps = dict[str, tuple[torch.Tensor, torch.Tensor]]
+"""Matrices ``a`` and ``b`` by the names of the maps."""
 MOST_STREAMS = 8
 """Streams of an adapter; the paper has 3."""
 
@@ -29,11 +32,12 @@ class StreamingShape:
     layers: int
     """The last ones of the model, in which streams are computed."""
     rank: int
-    queries: int
+    """0 without maps; the sizes that follow are those of maps."""
+    queries: int = 0
     """Channels of all heads."""
-    keys: int
+    keys: int = 0
     """Channels of the heads of keys."""
-    units: int
+    units: int = 0
     """Of the gated units."""
     tracks: int = 1
     """In which the model's layers run."""
@@ -41,7 +45,8 @@ class StreamingShape:
     """Streams know all tokens, as the model's output does."""
 
     def __post_init__(self) -> None:
-        for name in ("width", "vocab_size", "streams", "layers", "rank", "queries", "keys", "units", "tracks"):
+        of_maps = ("rank", "queries", "keys", "units") if self.rank else ()
+        for name in ("width", "vocab_size", "streams", "layers", "tracks", *of_maps):
             if (size := getattr(self, name)) < 1:
                 raise InputError(f"{name} of an adapter of streams is at least 1, not {size}")
         if self.streams > MOST_STREAMS:
@@ -50,6 +55,11 @@ class StreamingShape:
     @property
     def known(self) -> int:
         return self.vocab_size
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The maps of a layer."""
+        return MAPS if self.rank else ()
 
     @property
     def sizes(self) -> dict[str, tuple[int, int]]:
@@ -68,6 +78,17 @@ class LowRank(nn.Module):
         self.b = nn.Parameter(torch.zeros(outputs, rank))
 
 
+def low_rank(layers: Sequence[Mapping[str, tuple[int, int]]], rank: int) -> nn.ModuleList:
+    """Maps for layers of these sizes; none for rank 0."""
+    named = MAPS if rank else ()
+    return nn.ModuleList(nn.ModuleDict({name: LowRank(*sizes[name], rank) for name in named}) for sizes in layers)
+
+
+def maps_in(layers: Any) -> list[Maps]:
+    """The matrices of such maps, by layer and name."""
+    return [{name: (one.a, one.b) for name, one in layer.items()} for layer in layers]
+
+
 class StreamingAdapter(nn.Module):
     """An adapter as it is trained and stored."""
 
@@ -78,15 +99,12 @@ class StreamingAdapter(nn.Module):
         super().__init__()
         self.shape = shape
         self.stream_embedding = nn.Parameter(torch.zeros(shape.streams, shape.width))
-        self.layers = nn.ModuleList(
-            nn.ModuleDict({name: LowRank(*shape.sizes[name], shape.rank) for name in MAPS}) for _ in range(shape.layers)
-        )
+        self.layers = low_rank([shape.sizes] * shape.layers, shape.rank)
 
     @property
-    def maps(self) -> list[dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    def maps(self) -> list[Maps]:
         """Of each layer, by the names of its linear maps."""
-        layers: Any = self.layers
-        return [{name: (layer[name].a, layer[name].b) for name in MAPS} for layer in layers]
+        return maps_in(self.layers)
 
     def as_adapter(self, key: Hashable) -> StreamAdapter:
         """The same for a target, sharing memory."""

@@ -8,6 +8,7 @@ drafted. The public noise helps here, too: the draft model's own choice is a rac
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +17,7 @@ from paceline.context import Context
 from paceline.drafters.base import at_least
 from paceline.drafters.networks.assistant.drafter import Assistant, Model
 from paceline.drafters.networks.assistant.model import DraftModel
-from paceline.drafters.networks.heads import SHIPPED, STREAMING, found_folder
+from paceline.drafters.networks.heads import SHIPPED, STREAMING, found_folder, holds_model
 from paceline.drafters.networks.network import RowNetwork
 from paceline.drafters.networks.reading import ReadText, TokenColumns
 from paceline.errors import InputError
@@ -62,14 +63,16 @@ class Streaming(Assistant):
         confidence: float = 0.0,
         dtype: str | torch.dtype | None = None,
     ) -> None:
-        """Without a ``model`` the one that the adapter was trained for, and without ``streams`` all that it has."""
+        """Without a ``model`` the one that the adapter was trained for, and without a ``head`` the one in the model's
+        own folder, if it was trained with its streams. Without ``streams`` the number that is measured to be fastest,
+        maybe none."""
         at_least(self.name, 1, streams=1 if streams is None else streams, guesses=guesses)
         if guesses > MOST_GUESSES:
             raise InputError(f"{self.name} reads at most guesses={MOST_GUESSES} in a forward, not {guesses}")
         self._head, self._streams, self._guesses = head, streams, guesses
         self._fitted: FittedStreams | None = None
         super().__init__(
-            model=model if model is not None else base_model(head),
+            model=drafting_model(model, head),
             length=length,
             noise=noise,
             confidence=confidence,
@@ -77,16 +80,17 @@ class Streaming(Assistant):
         )
 
     def _network_of(self, loaded: DraftModel) -> RowNetwork:
+        from paceline.drafters.networks.streaming.counts import counts_of
         from paceline.drafters.networks.streaming.fitting import adapter_for
         from paceline.drafters.networks.streaming.network import StreamingNetwork
 
         fitted = self._fitted = adapter_for(self._head, loaded.target)
-        streams = self._streams or fitted.adapter.streams
-        if streams > fitted.adapter.streams:
+        if (self._streams or 0) > (has := fitted.adapter.streams):
             raise InputError(
-                f"streaming is asked for streams={streams}, and the adapter has {fitted.adapter.streams}; ask for fewer"
+                f"streaming is asked for streams={self._streams}, and the adapter has {has}; ask for fewer"
             )
-        return StreamingNetwork(fitted.model, fitted.adapter, streams)
+        counts = partial(counts_of, fitted.model, self._head, self._guesses)
+        return StreamingNetwork(fitted.model, fitted.adapter, self._streams, counts)
 
     def fit(self, target: Target, vocabulary: Vocabulary | None = None) -> None:
         super().fit(target, vocabulary)
@@ -115,11 +119,16 @@ class Streaming(Assistant):
             outlook,
             TokenColumns(self._vocab_size),
             rows=rows,
-            streams=network.streams(1),
             first=network.first,
             guesses=self._guesses,
             beside=network.beside,
         )
+
+
+def drafting_model(model: Model | None, head: str | Path) -> Model:
+    """The given draft model, or the one that an adapter is for. Streams that stand in their model's own folder draft
+    with that one also where the command line gives its default."""
+    return base_model(head) if model is None or (model == BASE and holds_model(head)) else model
 
 
 def base_model(head: str | Path) -> str:

@@ -19,7 +19,7 @@ from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.variants import TracksModules
 from paceline.targets.pocket.names import BALLAST_MARK
 from paceline.targets.pocket.shape import real_layers
-from paceline.targets.streams import MAPS, StreamAdapter
+from paceline.targets.streams import StreamAdapter
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ def _adapter(adapter: StreamingAdapter, model: Target, sizes: list[Sizes]) -> St
     if BALLAST_MARK in model.name:
         return _padded(adapter, model, sizes, count)
     small, own = adapter.shape.sizes, sizes[-1]
-    if (wrong := next((name for name in MAPS if small[name] != own[name]), None)) is not None:
+    if (wrong := next((name for name in adapter.shape.named if small[name] != own[name]), None)) is not None:
         has, needs = (" x ".join(map(str, each)) for each in (small[wrong], own[wrong]))
         raise InputError(
             f"the head is for a model whose map {wrong} is {has}, and that of {model.name} is {needs}; train one for "
@@ -83,7 +83,7 @@ def _padded(adapter: StreamingAdapter, model: Target, sizes: list[Sizes], count:
     for number in range(first, len(sizes)):
         small = real.get(number, -1) - (count - shape.layers)
         own: Mapping[str, tuple[torch.Tensor, torch.Tensor]] = adapter.maps[small] if small >= 0 else {}
-        layers.append({name: _wide(*sizes[number][name], shape.rank, own.get(name), wide) for name in MAPS})
+        layers.append({name: _wide(*sizes[number][name], shape.rank, own.get(name), wide) for name in shape.named})
     return StreamAdapter(wide, layers, (id(adapter), model.name))
 
 

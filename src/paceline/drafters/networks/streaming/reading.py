@@ -83,9 +83,10 @@ class Guesses(ProductGrowth):
 
 @dataclass(eq=False)
 class StreamedText(ReadText):
-    """A text, and what its streams are."""
+    """A text, and the streams of its next rows."""
 
-    streams: Streams = field(kw_only=True)
+    streams: Streams | None = field(default=None, kw_only=True)
+    """What the rows read next have; None for a draft of the model alone."""
     first: int = field(kw_only=True)
     """The layer that streams enter."""
     guesses: int = field(kw_only=True)
@@ -100,12 +101,14 @@ class StreamedText(ReadText):
 
     def chain(self, growth: Growth) -> Chain | None:
         chain = super().chain(growth)
-        if chain is None or chain.depth < 2:
+        if chain is None or self.streams is None or chain.depth < 2:
             return chain
         return replace(chain, streams=self.streams, guesses=self.guesses)
 
     def request(self, growths: Sequence[Growth]) -> Request:
         """The unread text at first, then the newest token of each draft with its guesses."""
+        if self.streams is None:
+            return super().request(growths)
         want = Want() if self.beside else Want(hidden=frozenset({self.first}))
         if not self.begun:
             request = replace(super().request(growths), want=want)
@@ -123,7 +126,7 @@ class StreamedText(ReadText):
 
     def _with_streams(self, request: Request, behind: list[int]) -> Request:
         """The same with streams behind these of its fresh rows, where they are computed beside them."""
-        if not (self.beside and behind):
+        if self.streams is None or not (self.beside and behind):
             return request
         return replace(request, streams=StreamsBeside(self.streams, np.unique(behind)))
 

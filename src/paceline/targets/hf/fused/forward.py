@@ -75,11 +75,11 @@ def mapped(
     stride: int,
 ) -> tuple[int, int]:
     """`shared` with one of a layer's linear layers, of rows that are ``read``, and as floats ``given``. In rows of
-    streams there is an adapter beside it."""
+    streams there may be an adapter beside it."""
     J = longs_at(job)
     table = J[at.LAYER_TABLE] + 8 * (at.LAYER * layer + linear)
     first, last = shared(job, thread, table, read, reach(inputs, J[at.FORM]), outputs, count, result, stride)
-    if J[at.STREAM_ROWS]:
+    if J[at.STREAM_ROWS] and J[at.RANK]:
         adapted(job, thread, layer, linear, given, inputs, first, last, outputs, count, result, stride)
     return first, last
 

@@ -39,11 +39,11 @@ class PlacedStreams:
         self.table = np.zeros((adapter.depth, at.MAPS, at.ADAPTER), np.int64)
         self._held = list[NDArray[Any]]()
         for lines, layer in zip(self.table, adapter.layers, strict=True):
-            for line, name in zip(lines, MAPS, strict=True):
-                narrow, wide = map(_floats, layer[name])
+            for name, maps in layer.items():
+                narrow, wide = map(_floats, maps)
                 (down, steps), (up, more) = self._rounded(narrow), self._rounded(wide.T)
                 parts = down, (steps * more).astype(np.float32), up
-                line[:] = [part.ctypes.data for part in parts]
+                lines[MAPS.index(name)] = [part.ctypes.data for part in parts]
                 self._held += parts
 
     def _rounded(self, rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -58,11 +58,12 @@ class PlacedStreams:
         heads, shared = weights.heads * weights.size, weights.shared * weights.size
         outputs = heads, shared, shared, weights.width, weights.inner, weights.inner, weights.width
         inputs = *[weights.width] * 3, heads, *[weights.width] * 2, weights.inner
+        sizes = dict(zip(MAPS, zip(inputs, outputs, strict=True), strict=True))
         fits = adapter.depth <= len(weights.layers) and adapter.embedding.shape[1] == weights.width
         for layer in adapter.layers:
-            for name, reads, makes in zip(MAPS, inputs, outputs, strict=True):
-                narrow, wide = layer[name]
-                fits = fits and (*narrow.shape, *wide.shape) == (adapter.rank, reads, makes, adapter.rank)
+            for name, (narrow, wide) in layer.items():
+                (reads, makes), rank = sizes[name], adapter.rank
+                fits = fits and (*narrow.shape, *wide.shape) == (rank, reads, makes, rank)
         return cls(adapter, len(weights.layers)) if fits else None
 
 

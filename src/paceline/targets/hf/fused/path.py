@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.once import once
 from paceline.targets.base import Request
 from paceline.targets.chains import Chain, ChainDraft
 from paceline.targets.hf.fused import layout as at
@@ -101,7 +102,7 @@ class Fused(Lean):
     def drafted(self, chains: Sequence[Chain]) -> list[ChainDraft] | None:
         unread = [Request(chain.rows, chain.tokens, np.arange(-1, len(chain.tokens) - 1)) for chain in chains]
         ahead = max((chain.streams.count for chain in chains if chain.streams and chain.guesses), default=0)
-        if not unread or not self.takes(ForwardJob(unread)) or not _compiles("streams" if ahead else "chains"):
+        if not _compiles("streams" if ahead else "chains") or not unread or not self.takes(ForwardJob(unread)):
             return None
         embedding = self._weights.embedding
         if embedding is None or len(embedding) < self._weights.vocabulary:
@@ -185,7 +186,8 @@ DRAFTS = {"chains": "chained", "streams": "streamed"}
 def _compiles(drafts: str) -> bool:
     """Whether such drafts can be compiled. Compilers raise errors of every kind; drafts then grow level by level."""
     try:
-        return bool(getattr(import_module(f"paceline.targets.hf.fused.{drafts}"), DRAFTS[drafts])())
+        with once():
+            return bool(getattr(import_module(f"paceline.targets.hf.fused.{drafts}"), DRAFTS[drafts])())
     except Exception:
         return False
 
