@@ -417,7 +417,7 @@ def test_nothing_is_left_from_one_text_to_the_next(
     assert reused == [0] * 4, "both of ours, warmed up and timed"
 
 
-BENCH = ["bench", "time", "overhead", "--max-new-tokens", "10", "--passes", "1", "--num-draft-tokens", "3"]
+BENCH = ["bench", "time", "overhead", "--max-new-tokens", "7", "--passes", "1", "--num-draft-tokens", "3"]
 SHORT = ["--prompt", "The old man", "--prompt", "Once upon a time"]
 
 
@@ -443,9 +443,9 @@ def test_the_bench_tells_ratios_first(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(
         0 <= race["repeated_8grams"] <= 1 and set(race["sides"]) == {"theirs", "ours", "inside"} for race in races
     )
-    assert found["settings"] == {"dtype": "float32", "num_draft_tokens": 3, "max_new_tokens": 10, "passes": 1}
+    assert found["settings"] == {"dtype": "float32", "num_draft_tokens": 3, "max_new_tokens": 7, "passes": 1}
     assert found["prompts"] == SHORT[1::2]
-    assert "10 tokens from each of 2 prompts" in " ".join(shown)
+    assert "7 tokens from each of 2 prompts" in " ".join(shown)
 
 
 def test_the_bench_tells_a_text_that_differs(

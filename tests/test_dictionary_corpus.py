@@ -11,6 +11,7 @@ import pytest
 
 from paceline_make.texts import corpus as corpus_module
 from paceline_make.texts import lines as lines_module
+from paceline_make.texts import sources
 from paceline_make.texts.corpus import Corpus, open_corpus, split_by_document
 from paceline_make.texts.fields import ChatText
 from paceline_make.texts.lines import LONGEST, pieces
@@ -161,6 +162,19 @@ def test_every_kind_of_source_gives_its_texts_and_passages(name: str, tmp_path: 
     assert list(corpus.passages()) == ([LINES[0], "\n".join(LINES[2:])] if plain else LINES)
     assert read(corpus)
     assert corpus.fingerprint == fingerprint
+
+
+def test_a_text_without_empty_lines_is_several_passages(tmp_path: Path) -> None:
+    """Of whole lines, and nothing is lost; else nothing of a single file could be held out."""
+    lines = [f"line {number} {'x' * 90}" for number in range(3000)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    found = list(open_corpus([tmp_path / "a.txt"]).passages())
+    assert all(isinstance(passage, str) for passage in found)
+    assert [line for passage in found for line in str(passage).split("\n")] == lines
+    assert len(found) == 5
+    assert all(sources.LONG <= len(str(passage)) < sources.LONG + 100 for passage in found[:-1])
+    (tmp_path / "b.txt").write_text(LONG * 2)
+    assert list(open_corpus([tmp_path / "b.txt"]).passages()) == [LONG * 2]
 
 
 def test_a_long_line_is_cut_among_lines_and_whole_in_its_text(tmp_path: Path) -> None:

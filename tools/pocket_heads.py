@@ -146,7 +146,7 @@ def recipe_of(options: argparse.Namespace) -> Recipe:
     recipe = RECIPES[options.method]
     if options.form == FORMS[1]:
         tuned = TunedKind(rank=RANK if options.tune == LORA else 0)
-        recipe = replace(recipe, head=tuned, rate=tuned.usual_rate)
+        recipe = replace(recipe, head=tuned, rate=tuned.usual_rate, decay=tuned.usual_decay)
     return replace(
         recipe,
         labels=replace(recipe.labels, kind=options.labels or recipe.labels.kind),

@@ -28,8 +28,9 @@ class KindOptions(NamedTuple):
     kind: Callable[[argparse.Namespace], HeadKind[Any]]
     counts: tuple[str, ...]
     """Options that are at least 1."""
-    decay: float
-    """What a step ahead weighs beside the one before, unless the user says it."""
+    decay: float | None
+    """What a step ahead weighs beside the one before, unless the user says it; None where it depends on other
+    options."""
     ahead: int = 5
     """Tokens that are learnt ahead, likewise."""
     rate: float | None = 0.002
@@ -258,7 +259,7 @@ KINDS = (
         _add_streaming,
         _streaming,
         ("layers", "rank"),
-        0.8,
+        None,
         3,
         None,
     ),

@@ -96,7 +96,8 @@ def _add_kind(actions: Any, each: KindOptions) -> None:
         help="labels: of the tokens, or of the laws of soft labels; overlap, race: of the chance that a token is "
         "accepted, without the public noise and with it (default: labels)",
     )
-    text = f"what a step ahead weighs beside the one before (default: {each.decay})"
+    decay = f"{each.decay}" if each.decay else "0.8, and 0.2 with --form paper"
+    text = f"what a step ahead weighs beside the one before (default: {decay})"
     parser.argument("--decay", "D", text, float, default=each.decay)
     parser.flag("--no-cache", "label again in each epoch, and store no labels")
     text = "label on a Ray cluster: its address, or 'local' to start one on this machine"
@@ -186,7 +187,7 @@ def _recipe(head: HeadKind[Any], options: argparse.Namespace) -> Recipe:
         batch=options.batch_size,
         rate=rate,
         loss=options.loss,
-        decay=options.decay,
+        decay=head.usual_decay if options.decay is None else options.decay,
         seed=options.seed,
         held_out=options.held_out,
         int8=options.int8,

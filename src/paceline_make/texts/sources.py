@@ -27,6 +27,8 @@ from paceline_make.texts.lines import (
     unchanged,
 )
 
+LONG = 1 << 16
+"""Characters of a passage."""
 ROWS = 1024
 """Records in one batch."""
 BOM = "\ufeff"
@@ -53,9 +55,21 @@ class TextSource(ABC):
         """Each document in one piece."""
 
     def passages(self, log: CorpusLog) -> Iterator[Passage]:
-        """The texts between empty lines, without spaces around them."""
+        """The texts between empty lines, without spaces around them. A longer one than `LONG` ends with a line, so that
+        a file without empty lines is several passages, of which some can be held out."""
         for text in self.texts(log):
-            yield from filter(None, map(str.strip, text.split("\n\n")))
+            for part in text.split("\n\n"):
+                yield from filter(None, map(str.strip, _pieces(part) if len(part) > LONG else [part]))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Pieces of whole lines, each ended by the one that makes it long enough."""
+    begin = 0
+    while begin < len(text):
+        end = text.find("\n", begin + LONG)
+        end = len(text) if end < 0 else end + 1
+        yield text[begin:end]
+        begin = end
 
 
 class PlainFile(TextSource):

@@ -121,6 +121,11 @@ class HeadKind(ABC, Generic[Head]):
         """The learning rate's peak, unless a user says it."""
         return RATE
 
+    @property
+    def usual_decay(self) -> float:
+        """What a step ahead weighs beside the one before, unless a user says it."""
+        return 1.0
+
     def fitted(self, target: Target) -> HeadKind[Head]:
         """The same with what it leaves to the target filled in."""
         return self

@@ -168,6 +168,10 @@ class StreamingKind(StreamsKind[StreamingAdapter]):
     smaller: ClassVar[str] = "--layers, --rank"
 
     @property
+    def usual_decay(self) -> float:
+        return 0.8
+
+    @property
     def reading(self) -> HeadReading:
         return HeadReading((self.first,), whole=True)
 

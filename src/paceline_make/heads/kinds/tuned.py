@@ -118,6 +118,11 @@ class TunedKind(StreamsKind[TunedDraft]):
         return super().usual_rate if self.rank else FULL_RATE
 
     @property
+    def usual_decay(self) -> float:
+        """The next token decides what is accepted, and streams only how fast it is drafted."""
+        return 0.2
+
+    @property
     def reading(self) -> HeadReading:
         return HeadReading((), whole=True, next=True)
 
