@@ -23,7 +23,10 @@ def with_streams(folder: Path) -> dict[str, str]:
     model = in_tracks(folder / "tracks", 2)
     target = paceline.load(model, dtype="float32").target
     assert isinstance(target, HFTarget)
-    return {"draft_model": model, "method": f"streaming:head='{saved(made_adapter(target), folder / 'head', target)}'"}
+    return {
+        "draft_model": model,
+        "method": f"streaming:head='{saved(made_adapter(target), folder / 'head', target)}',streams=3",
+    }
 
 
 def test_streams_run_on_the_ranks_of_their_tracks(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from paceline_make.heads import judging
 from paceline_make.heads.data import TokenStream
 from paceline_make.heads.kinds.base import Ground
 from paceline_make.heads.kinds.streaming import StreamingKind
+from paceline_make.heads.kinds.tuned import TunedKind
 from paceline_make.heads.labels import LabelSettings, Teacher, joined
 from paceline_make.heads.loss import Objective
 from scoring import load_quietly, tokens
@@ -81,7 +82,7 @@ class TracksReference:
         def mapped(name: str, rows: torch.Tensor) -> torch.Tensor:
             inputs = name in ("o", "down")
             found = rows @ self.weights[f"{lead}.{MAPS[name]}.weight"].chunk(count, int(inputs))[track].T
-            if maps is not None:
+            if maps:
                 down, up = (each.double() for each in maps[name])
                 down, up = (down.chunk(count, 1)[track], up) if inputs else (down, up.chunk(count, 0)[track])
                 found[main:] += rows[main:] @ down.T @ up.T
@@ -275,22 +276,52 @@ def test_streams_are_trained_as_they_are_computed() -> None:
             assert (found - wanted).abs().max() < 1e-3 * wanted.std()
 
 
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_model_in_tracks_learns_with_its_streams(rank: int) -> None:
+    """Rows of both kinds, by all weights or by maps that are added to them at the end."""
+    target, line = loaded(2), tokens(64, 3)
+    ground = Ground(target, line.astype(np.int32), 3)
+    kind = TunedKind(layers=2, rank=rank).fitted(target)
+    head = kind.blank(ground)
+    with torch.no_grad():
+        for name, weight in head.named_parameters():
+            if name.endswith((".b", "stream_embedding")):
+                weight.normal_(0, 0.3)
+    settings = LabelSettings(kind="truth", ahead=3, window=16)
+    teacher = Teacher(target, TokenStream(line.astype(np.int32), np.ones(64, np.bool_)), settings, kind.reading)
+    lesson = kind.lesson(head, ground, Objective())
+    lesson.unit = teacher.size
+    predicted = [each.clone() for each in lesson.predict(joined([teacher.label(0), teacher.label(1)]), 0)[1]]
+    reference = TracksReference(head.merged(torch.float32))
+    for row in (0, 5, 15, 16, 25):
+        wanted = reference.logits(line[row // 16 * 16 : row + 1].tolist(), head.adapter).float()
+        found = torch.stack([logits[row] for logits in predicted])
+        assert (found - wanted).abs().max() < 1e-3 * wanted.std()
+    before = TracksReference(model_of(target)).logits(line[:16].tolist(), head.adapter)[0].float()
+    assert (torch.allclose(predicted[0][15], before, atol=1e-4)) == (not rank), "the maps act on the model's own rows"
+
+
 # --- files, commands and mistakes of users ---
 
 
+FORMS = {"adapter": ("--rank", "4"), "paper": ("--form", "paper"), "lora": ("--form", "paper", "--tune", "lora")}
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_from_a_draft_model_in_tracks_to_its_streams(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Beside the model, or with it: then the folder is the draft model, in as many tracks."""
     for name in ("PROMPTS", "WRITTEN"):
         monkeypatch.setattr(judging, name, 2)
     model, head, text = in_tracks(tmp_path / "tracks", 2), tmp_path / "head", tmp_path / "text.txt"
     text.write_text("\n\n".join(f"{number}. The old house stood at the end of the lane." for number in range(200)))
-    given = ["train", "streaming", "--model", model, "--data", str(text), "--out", str(head), "--rank", "4"]
+    given = ["train", "streaming", "--model", model, "--data", str(text), "--out", str(head), *FORMS[form]]
     assert main([*given, "--positions", "1024", "--epochs", "1", "--batch-size", "512"]) == 0, capsys.readouterr().err
     assert json.loads((head / "config.json").read_text())["paceline"]["tracks"] == 2
     how: dict[str, Any] = {"max_new_tokens": 10, "seed": 3, "planner": "fixed:5"}
-    lm = paceline.load("pocket", dtype="float32")
-    methods = f"assistant:model='{model}'", f"streaming:model='{model}',head='{head}'", "plain"
+    lm, model = paceline.load("pocket", dtype="float32"), model if form == "adapter" else str(head)
+    methods = f"assistant:model='{model}'", f"streaming:model='{model}',head='{head}',streams=3", "plain"
     lm.generate("The old house", method=methods[0], **how)  # the first round of all is without a draft
     for temperature in (0.0, 0.8, 1.0):
         found = [lm.generate("The old house", method=method, temperature=temperature, **how) for method in methods]

@@ -27,7 +27,6 @@ from paceline.targets.base import Request, Want
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.streams import sizes_of
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.hf.tracks import TracksConfig, TracksForCausalLM
 from paceline_make.commands import train
 from paceline_make.heads import judging
 from paceline_make.heads.kinds.base import Ground
@@ -392,12 +391,9 @@ def test_weights_that_cannot_learn_are_a_sentence(name: str, options: dict[str, 
         losses(workshop(lm, tmp_path, KINDS["full"]))
 
 
-def test_a_model_in_tracks_is_a_sentence(tmp_path: Path) -> None:
-    shape: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 97}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "eos_token_id": None}
-    model = TracksForCausalLM(TracksConfig(tracks=2, segments=2, **shape, **heads)).requires_grad_(False)
+def test_another_structure_is_a_sentence() -> None:
     with pytest.raises(InputError, match="llama's structure"):
-        TunedKind(layers=1).fitted(load_quietly(model))
+        TunedKind(layers=1).fitted(load_quietly(build("gpt2").requires_grad_(False)))
 
 
 def test_what_is_said_after_a_training(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,11 @@ def with_streams(name: str, head: str, given: Given) -> Step | None:
     """The same of forwards that draft for the model itself, with streams beside their rows."""
     if (lm := opened(name, given)) is None:
         return None
-    how: dict[str, Any] = {"method": f"streaming:model='{name}',head='{head}'", "planner": PLANNER, "ignore_eos": True}
+    how: dict[str, Any] = {
+        "method": f"streaming:model='{name}',head='{head}',streams=3",
+        "planner": PLANNER,
+        "ignore_eos": True,
+    }
     lm.generate(WARM_UP, max_new_tokens=1, **how)  # opens the draft model, which is the same folder
     before = collectives(lm)
     text = lm.generate(PROMPT, max_new_tokens=given.max_new_tokens, **how)

@@ -29,7 +29,7 @@ from paceline.targets.hf.rope import RotatedRows, Switch, context_length, rotati
 from paceline.targets.hf.speed import packing_pays
 from paceline.targets.hf.taps import Anatomy
 from paceline.targets.hf.threads import one_thread
-from paceline.targets.hf.variants import LlamaModules, join_layers, modules_in_tracks, modules_of
+from paceline.targets.hf.variants import LlamaModules, join_layers, known_modules
 from paceline.targets.identity import fingerprint_of
 from paceline.targets.place import free_memory
 from paceline.targets.scores import Scores
@@ -306,7 +306,7 @@ class HFTarget(Target):
     @property
     def modules(self) -> LlamaModules | None:
         """The modules of a model of llama's structure, or of one in tracks, whose layers can be computed apart."""
-        return modules_of(self._own.model) or modules_in_tracks(self._own.model)
+        return known_modules(self._own.model)
 
     def played(
         self, key: Hashable, function: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]

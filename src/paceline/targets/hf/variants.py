@@ -201,6 +201,11 @@ def modules_of(model: PreTrainedModel) -> LlamaModules | None:
     return modules if modules.fit() else None
 
 
+def known_modules(model: PreTrainedModel) -> LlamaModules | None:
+    """The modules of a model of one of the variants, or of one in tracks."""
+    return modules_of(model) or modules_in_tracks(model)
+
+
 def is_silu(act: Any) -> bool:
     """Whether an activation is the one that is computed without its module."""
     return isinstance(act, nn.SiLU) or type(act).__name__ == "SiLUActivation"

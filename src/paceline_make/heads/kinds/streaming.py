@@ -51,14 +51,15 @@ class StreamingLesson(Lesson[StreamingAdapter]):
     def predict(self, batch: Labels, number: int) -> tuple[Labels, Predictions]:
         states = batch.states[None]
         windows = StreamedWindows(states, self.unit, self.head.shape.streams, self.modules)
-        all_maps, ahead = self.head.maps, states[:, :0]
-        for number, layer in enumerate(self.layers, len(all_maps) - len(self.layers)):
+        maps, ahead = self.head.maps, None
+        for number, layer in enumerate(self.layers, len(maps) - len(self.layers)):
             if number == 0:
                 ahead = windows.entering(states, self.head.stream_embedding)
             with torch.no_grad():
                 states, keys = windows.rows(layer, states)
-            if number >= 0:
-                ahead = windows.streams(layer, ahead, keys, all_maps[number])
+            if ahead is not None:
+                ahead = windows.streams(layer, ahead, keys, maps[number])
+        assert ahead is not None, "streams enter a layer"
         return batch, map(self.unembed, windows.last(ahead))
 
 
@@ -72,7 +73,7 @@ class StreamedWindows:
         self._angles, self._ahead = (cos_sin_at(each, modules.rotary, states) for each in (places, behind))
 
     def entering(self, states: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
-        """Streams where they enter: those of a row behind one another."""
+        """Streams where they enter, in each track of a model that has several: those of a row behind one another."""
         return (states[:, :, None] + embedding).flatten(1, 2)
 
     def rows(self, layer: Layer, states: torch.Tensor, maps: Maps | None = None) -> tuple[torch.Tensor, WindowKeys]:
@@ -84,9 +85,13 @@ class StreamedWindows:
         """The streams behind a layer."""
         return through(layer, ahead, self._ahead, keys.of_streams, OPERATIONS, maps)
 
+    def read(self, states: torch.Tensor) -> torch.Tensor:
+        """What the head reads of states behind the last layer."""
+        return self._modules.read(OPERATIONS.norm(states, self._modules.norm))[0]
+
     def last(self, ahead: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """What the head reads of each stream."""
-        normed = self._modules.read(OPERATIONS.norm(ahead, self._modules.norm))[0]
+        normed = self.read(ahead)
         return tuple(normed[stream :: self._streams] for stream in range(self._streams))
 
 
@@ -175,8 +180,7 @@ class StreamingKind(StreamsKind[StreamingAdapter]):
         return min(min(sizes) for sizes in head.shape.sizes.values())
 
     def made(self, ground: Ground) -> StreamingAdapter:
-        modules = modules_of_target(ground.target)
-        sizes = sizes_of(modules.layers[-1])
+        sizes = sizes_of(modules_of_target(ground.target).layers[-1])
         return StreamingAdapter(
             StreamingShape(
                 width=ground.width,
@@ -187,7 +191,7 @@ class StreamingKind(StreamsKind[StreamingAdapter]):
                 queries=sizes["q"][0],
                 keys=sizes["k"][0],
                 units=sizes["gate"][0],
-                tracks=modules.tracks.count if isinstance(modules, TracksModules) else 1,
+                tracks=tracks_of_target(ground.target),
             )
         )
 
@@ -218,6 +222,12 @@ def modules_of_target(target: Target) -> LlamaModules:
     if modules is None:
         raise InputError(f"streams need a model of llama's structure, and {target.name} is none")
     return modules
+
+
+def tracks_of_target(target: Target) -> int:
+    """In how many tracks its layers run."""
+    modules = modules_of_target(target)
+    return modules.tracks.count if isinstance(modules, TracksModules) else 1
 
 
 def frozen(layer: Layer) -> Layer:

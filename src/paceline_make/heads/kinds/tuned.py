@@ -24,11 +24,11 @@ from paceline.targets.hf.packed import identities
 from paceline.targets.hf.plain_copy import plain_copy
 from paceline.targets.hf.streams import linears_of, sizes_of
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.hf.variants import LlamaModules, modules_of
+from paceline.targets.hf.variants import LlamaModules, known_modules
 from paceline.targets.identity import fingerprint_of
 from paceline.targets.pocket.names import BALLAST_MARK
 from paceline_make.heads.kinds.base import Ground
-from paceline_make.heads.kinds.streaming import OPERATIONS, StreamedWindows, StreamsKind, modules_of_target
+from paceline_make.heads.kinds.streaming import StreamedWindows, StreamsKind, modules_of_target, tracks_of_target
 from paceline_make.heads.labels import HeadReading, Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
@@ -53,7 +53,7 @@ class TunedDraft(nn.Module):
 
     @property
     def modules_of_model(self) -> LlamaModules:
-        found = modules_of(self.model)
+        found = known_modules(self.model)
         assert found is not None, "a target of llama's structure was copied"
         return found
 
@@ -69,7 +69,7 @@ class TunedDraft(nn.Module):
     def merged(self, dtype: torch.dtype | None) -> Any:
         """The model alone, as it computes rows of both kinds."""
         model = copy.deepcopy(self.model)
-        modules = modules_of(model)
+        modules = known_modules(model)
         assert modules is not None, "it is a copy"
         with torch.no_grad():
             for layer, maps in zip(modules.layers, maps_in(self.maps), strict=True):
@@ -97,8 +97,7 @@ class TunedLesson(Lesson[TunedDraft]):
             if ahead is not None:
                 ahead = windows.streams(layer, ahead, keys, maps)
         assert ahead is not None, "streams enter a layer"
-        own = OPERATIONS.norm(states, modules.norm)[0]
-        return batch, map(modules.head, (own, *windows.last(ahead)))
+        return batch, map(modules.head, (windows.read(states), *windows.last(ahead)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +132,8 @@ class TunedKind(StreamsKind[TunedDraft]):
             raise InputError(f"the weights of {target.name} learn in floats; leave integers (--quantize) out")
         if BALLAST_MARK in target.name:
             raise InputError(f"the ballast of {target.name} would learn, too; train the model without it")
-        if not isinstance(target, HFTarget) or modules_of(target.model) is None:
-            raise InputError(f"--form paper needs an ordinary model of llama's structure, and {target.name} is none")
+        if not isinstance(target, HFTarget) or known_modules(target.model) is None:
+            raise InputError(f"--form paper needs a model of llama's structure that torch computes, not {target.name}")
         return super().fitted(target)
 
     def output_width(self, head: TunedDraft) -> int:
@@ -152,6 +151,7 @@ class TunedKind(StreamsKind[TunedDraft]):
             streams=ground.ahead,
             layers=self.layers,
             rank=0,
+            tracks=tracks_of_target(ground.target),
         )
         return TunedDraft(type(model)(copy.deepcopy(model.config)), StreamingAdapter(shape), self.rank)
 

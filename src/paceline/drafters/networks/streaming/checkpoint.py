@@ -50,10 +50,10 @@ class OwnStreaming(OwnPart):
 
     vocab_size: int = 0
     """Of the model."""
-    tracks: int = 1
-    """In which its layers run."""
     layers: int = 0
     """With streams, of a model that was trained with them."""
+    tracks: int = 1
+    """In which its layers run."""
 
 
 def base_of(folder: Path) -> str:
@@ -100,7 +100,8 @@ def _of_model(folder: Path, config: Mapping[str, Any]) -> tuple[StreamingAdapter
             raise ValueError(f"it has {most} layers, and streams in {own.layers}")
     streams, width = embedding.shape
     with damaged(f"the model in {folder}", MEND):
-        shape = StreamingShape(width=width, vocab_size=own.vocab_size, streams=streams, layers=own.layers, rank=0)
+        sizes = {"layers": own.layers, "rank": 0, "tracks": own.tracks, "vocab_size": own.vocab_size}
+        shape = StreamingShape(width=width, streams=streams, **sizes)
     adapter, facts = _filled(shape, plain, own, folder)
     return adapter, replace(facts, target_name="the model in that folder")
 
@@ -170,4 +171,4 @@ def write_streams(folder: Path, adapter: StreamingAdapter, about: Provenance) ->
     shape, tensors = adapter.shape, of_type(adapter.state_dict(), about.dtype)
     assert not shape.rank, "the model's own weights make its streams"
     write_whole(folder / STREAMS, [save({EMBEDDING: tensors[EMBEDDING].cpu().contiguous()}, metadata={"format": "pt"})])
-    return asdict(about.part(OwnStreaming, vocab_size=shape.vocab_size, layers=shape.layers))
+    return asdict(about.part(OwnStreaming, vocab_size=shape.vocab_size, layers=shape.layers, tracks=shape.tracks))
