@@ -16,7 +16,7 @@ from gguf_models import bundled, gap
 from paceline.cli import main
 from paceline.errors import DamagedFile, InputError, MissingPackage, UnsupportedModel
 from paceline.targets.base import Request, Want
-from paceline.targets.gguf import dequantised, library
+from paceline.targets.gguf import contents, dequantised, library
 from paceline.targets.gguf.export import SAMPLES, export_gguf
 from paceline.targets.gguf.load import load_file_tokenizer, without_llama_cpp
 from paceline.targets.hf.target import HFTarget
@@ -197,9 +197,9 @@ def test_an_architecture_that_transformers_does_not_read(tmp_path: Path, files: 
         open_model(tmp_path / "m.gguf")
 
 
-@pytest.mark.parametrize("package", dequantised.PACKAGES)
+@pytest.mark.parametrize("package", contents.PACKAGES)
 def test_packages_that_are_missing_are_named(package: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dequantised, "find_spec", lambda name: None if name == package else object())
+    monkeypatch.setattr(contents, "find_spec", lambda name: None if name == package else object())
     with pytest.raises(MissingPackage, match=rf"paceline\[gguf\].*transformers, with pip install {package}; or give"):
         open_model(files / "q8_0.gguf")
 
@@ -225,6 +225,6 @@ def test_damage_and_files_in_parts_are_one_sentence(tmp_path: Path, files: Path)
 
 
 def test_a_model_that_does_not_fit_in_floats_is_refused(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dequantised, "host_memory", lambda: 10_000_000)
+    monkeypatch.setattr(contents, "host_memory", lambda: 10_000_000)
     with pytest.raises(InputError, match=r"needs 0\.0 GB of memory and 0\.0 GB are free; give --dtype bfloat16"):
         open_model(files / "q8_0.gguf", device="cpu")

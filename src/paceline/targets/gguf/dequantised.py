@@ -9,20 +9,18 @@ a file are counted here, and what is not read is refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.errors import InputError, MissingPackage, UnsupportedModel
+from paceline.errors import InputError, UnsupportedModel
 from paceline.targets import hub
 from paceline.targets.device import asked
-from paceline.targets.gguf.file import ORIGINAL, GgufFile, damaged, opened
+from paceline.targets.gguf.contents import GgufContents, read_contents
 from paceline.targets.gguf.kinds import BUNDLED, Instead
 from paceline.targets.gguf.metadata import FACTORS
 from paceline.targets.gguf.restored import restored
@@ -32,59 +30,13 @@ from paceline.targets.hf import folder
 from paceline.targets.hf.integers.target import check_place, quantized
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.memory import host_memory, must_fit
 from paceline.targets.place import bits_of, named_dtype
 from paceline.targets.pocket.names import bundled_name
 
-PACKAGES = ("gguf", "accelerate")
-"""Packages that transformers' reader needs."""
 PEAK = 2
 """The memory of transformers' reader, as a factor on the weights: it has them all before the model gets them."""
 WIDE = ("F32", "F16")
 """Types whose values bfloat16 would round."""
-
-
-@dataclass(frozen=True)
-class GgufContents:
-    """What a file says of its model, and its tensors."""
-
-    path: Path
-    instead: Instead
-    fields: Mapping[str, Any]
-    tensors: Mapping[str, Any]
-
-    @property
-    def architecture(self) -> str:
-        return str(self.fields.get("general.architecture", ""))
-
-    def said(self, key: str, default: Any = None) -> Any:
-        """A value of the metadata."""
-        return self.fields[key].contents() if key in self.fields else default
-
-    @property
-    def values(self) -> int:
-        return sum(int(tensor.n_elements) for name, tensor in self.tensors.items() if name != FACTORS)
-
-    def must_fit(self, size: float) -> None:
-        """Refuse a model for which there is no memory, with so many bytes a weight."""
-        must_fit(self.path, size * self.values, host_memory(), "give --dtype bfloat16 or a smaller model")
-
-    @classmethod
-    def of(cls, file: GgufFile, instead: Instead) -> GgufContents:
-        import gguf
-
-        if len(file.parts) > 1:
-            raise UnsupportedModel(f"{file.first} is the first of {len(file.parts)} files, and transformers reads one")
-        try:
-            reader = gguf.GGUFReader(file.first)
-            tensors = {tensor.name: tensor for tensor in reader.tensors}
-            found = cls(file.first, instead, reader.fields, tensors)
-            fields = {**reader.fields, "general.architecture": found.said("general.architecture", "")}
-            return cls(file.first, instead, fields, tensors)
-        except MemoryError:
-            raise
-        except Exception as error:  # the reader finds damage in every way
-            raise damaged(file.first, folder.in_one_line(error)) from None
 
 
 def open_dequantised(
@@ -113,16 +65,6 @@ def open_dequantised(
 def open_tokenizer(path: Path, instead: Instead) -> PreTrainedTokenizerBase | None:
     """The tokenizer of a file alone."""
     return _tokenizer(read_contents(path, instead))
-
-
-def read_contents(path: Path, instead: Instead) -> GgufContents:
-    """The header and the metadata; no weights are read."""
-    file = opened(path)
-    if lacking := [package for package in PACKAGES if find_spec(package) is None]:
-        raise MissingPackage(
-            f"{path} is a GGUF file: {instead.why}; {instead.so}, with pip install {' '.join(lacking)}; or {ORIGINAL}"
-        )
-    return GgufContents.of(file, instead)
 
 
 def _check(contents: GgufContents) -> None:

@@ -3,16 +3,14 @@ here. Transformers' own reader has all weights twice, and leaves out how positio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
 from paceline.errors import UnsupportedModel
+from paceline.targets.gguf.contents import GgufContents
 from paceline.targets.gguf.metadata import FACTORS, FAMILIES, HEAD, names_of, rotation, rows_back
-
-if TYPE_CHECKING:
-    from paceline.targets.gguf.dequantised import GgufContents
 
 SCALING = "rope.scaling."
 KNOWN = ("type", "factor", "original_context_length", "finetuned")
