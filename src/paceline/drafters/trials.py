@@ -199,9 +199,11 @@ class KeptChoice:
         self._keep(max(1, trials + (0 if facts is None else facts.trials)), time.time())
 
     def keep(self) -> None:
-        """Keep the trial that is under way, for a program that goes on with it."""
+        """Keep the trial that is under way, for a program that goes on with it. Where another program has ended one
+        meanwhile, its result stays."""
         facts = self.facts
-        self._keep(*((0, 0.0) if facts is None else (facts.trials, facts.when)), trial=self.trial)
+        if facts is None or facts.due:
+            self._keep(*((0, 0.0) if facts is None else (facts.trials, facts.when)), trial=self.trial)
 
     def _keep(self, trials: int, when: float, trial: SpeedTrial | None = None) -> None:
         kept = TrialFacts(setup=self.setup, versions=versions(), trials=trials, when=when, best=self.best, trial=trial)
