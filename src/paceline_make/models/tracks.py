@@ -18,7 +18,7 @@ from paceline.targets.hf.plain_copy import plain_copy
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.hf.tracks import SEGMENTS, TracksConfig, TracksForCausalLM
 from paceline_make.heads.data import TokenStream, divided, stream_of, teacher_target
-from paceline_make.models.loop import Report, TrainingRun, held_out_loss
+from paceline_make.models.loop import Report, TrainingRun, check_length, held_out_loss
 from paceline_make.models.schedule import ModelSchedule
 from paceline_make.states import LOG, WEIGHTS, TrainingLog, check_trainable, set_ends, write_model
 from paceline_make.texts.fields import Passage
@@ -123,6 +123,7 @@ class TracksWorkshop:
         model, stream = self.blank(), self.stream  # faults of the recipe or the text are reported first
         limit, schedule = self.target.context_length, self.recipe.schedule
         schedule = schedule if limit is None else schedule.within(limit)
+        check_length(stream.ids, schedule)
         with claimed(self.out):
             TrainingLog(self.out).begin(self.same())
             run = TrainingRun(model, stream.ids, schedule, self.out / CHECKPOINT, self._teacher())
