@@ -65,7 +65,8 @@ class SpeedTrial:
         self.seconds = self.seconds or [[] for _ in range(self.ways)]
         pieces = [list(map(len, each)) for each in (self.tokens, self.seconds)]
         positive = all(each > 0 for seconds in self.seconds for each in seconds)
-        known = self.leader not in self.out and {self.leader, self.way, *self.out} <= set(range(self.ways))
+        going = set(range(self.ways)) - set(self.out)
+        known = {self.leader, self.way} <= going and len(going) + len(self.out) == self.ways
         if not (len(self.tokens) == self.ways and pieces[0] == pieces[1] and positive and known):
             raise ValueError("a trial is at odds with itself")
 
