@@ -84,6 +84,31 @@ def test_a_damaged_draft_model_leaves_the_ranks_in_step(tmp_path: Path) -> None:
     assert json.loads(third) == list(text.tokens)
 
 
+HELD = """
+import gc, sys, weakref, paceline
+from paceline.targets.hf.ranks.target import RankTarget
+held, make = weakref.WeakSet(), RankTarget.__init__
+def made(self, *given, **how):
+    make(self, *given, **how)
+    held.add(self)
+    gc.collect()
+    print(len(held), flush=True)
+RankTarget.__init__ = made
+lm = paceline.load("pocket", tensor_parallel=2)
+for draft in sys.argv[1:]:
+    how = {"method": "assistant", "draft_model": draft, "planner": "fixed:2", "max_new_tokens": 4, "seed": 3}
+    lm.generate("Once", **how)
+    lm.forget()
+"""
+
+
+def test_ranks_hold_no_more_draft_models_than_the_first_one(tmp_path: Path) -> None:
+    draft = in_tracks(tmp_path / "one", 2)
+    command = [sys.executable, "-c", HELD, draft, draft, draft]
+    for code, out, said in ended(started(command), 120):
+        assert (code, out.split()) == (0, ["1", "2", "2", "2"]), said
+
+
 @pytest.mark.slow
 def test_a_damaged_draft_model_is_a_sentence(tmp_path: Path) -> None:
     damage(Path(in_tracks(tmp_path / "tracks", 2)))

@@ -285,6 +285,18 @@ def test_short_programs_share_a_trial(tmp_path: Path) -> None:
     assert 2 < programs < 12
 
 
+def test_a_program_that_is_slower_leaves_another_ones_result() -> None:
+    """Two programs try at once. One has found the best number; the other is stopped before it has."""
+    quick, slow = StreamCounts("one"), StreamCounts("one")
+    slow.note(KIND, slow.count(KIND), 7.0, 1.0)
+    settle(quick, KIND, FASTEST["one"])
+    for _ in range(2 * 4 * BLOCK):
+        streams = slow.count(KIND)
+        slow.note(KIND, streams, 7.0, 1.0)
+    assert tries(slow, KIND), "it has found nothing"
+    assert StreamCounts("one").count(KIND) == 1
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -292,6 +304,9 @@ def test_short_programs_share_a_trial(tmp_path: Path) -> None:
         {"seconds": [[0.0], [], [], []], "tokens": [[1.0], [], [], []]},
         {"leader": 9},
         {"out": [0]},
+        {"out": [1], "way": 1},
+        {"out": [2, 2]},
+        {"out": [4]},
         {"ways": -1},
         {"way": "x"},
     ],

@@ -26,12 +26,13 @@ from paceline.drafters.networks.mirror.messages import Ahead, Go, Message, Messa
 from paceline.drafters.networks.mirror.worker import Worker, facts_of
 from paceline.drafters.networks.reading import ReadText
 from paceline.drafters.networks.streaming import Streaming
-from paceline.drafters.networks.streaming.fitting import adapter_for
+from paceline.drafters.networks.streaming.fitting import _adapter, adapter_for
 from paceline.errors import InputError
 from paceline.targets.base import Rows
 from paceline.targets.cache import CacheRows
 from paceline.targets.hf import attention
 from paceline.targets.hf.integers.target import quantized
+from paceline.targets.hf.streams import sizes_of
 from paceline.targets.hf.target import HFTarget
 from paceline.targets.streams import Streams
 from paceline.targets.table import TableTarget, random_table
@@ -491,6 +492,15 @@ def refused(folder: Path, model: Any, **options: Any) -> str:
         Streaming(model=DraftModel(model) if isinstance(model, HFTarget) else model, head=folder, **options)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+def test_no_two_adapters_have_one_key(model: HFTarget, head: Path) -> None:
+    """Also where one has the memory of another that is gone: a compiled draft keeps the adapter of a key."""
+    assert model.modules is not None
+    sizes = [sizes_of(layer) for layer in model.modules.layers]
+    assert len({_adapter(made_adapter(model), model, sizes).key for _ in range(50)}) == 50
+    one, other = adapter_for(head, model), adapter_for(head, model)
+    assert one.adapter.key == other.adapter.key
 
 
 def test_mistakes_are_sentences(model: HFTarget, head: Path, tmp_path: Path) -> None:

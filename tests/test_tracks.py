@@ -223,6 +223,9 @@ def test_a_training_from_texts_to_a_draft_model(
     text = "\n\n".join(f"{number}. The old house stood at the end of the lane." for number in range(300))
     (tmp_path / "text.txt").write_text(text)
     made = tmp_path / "draft"
+    (tmp_path / "short.txt").write_text("The old house.")
+    assert main([*TRAIN, "--data", str(tmp_path / "short.txt"), "--out", str(made), "--held-out", "0"]) == 2
+    assert "give more text" in capsys.readouterr().err  # and then the same folder will do
     given = [*TRAIN, "--data", str(tmp_path / "text.txt"), "--out", str(made), "--layers", "2", "--width", "64"]
     assert main([*given, "--json"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -22,8 +22,10 @@ from paceline.drafters.networks.assistant import DraftModel
 from paceline.drafters.networks.heads import CONFIG, STREAMS, method_for
 from paceline.drafters.networks.streaming import Streaming
 from paceline.drafters.networks.streaming.adapter import low_rank
+from paceline.drafters.networks.streaming.network import StreamingNetwork
 from paceline.errors import InputError
 from paceline.targets.base import Request, Want
+from paceline.targets.hf.plain_copy import plain_copy
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.streams import sizes_of
 from paceline.targets.hf.target import HFTarget
@@ -37,7 +39,7 @@ from paceline_make.heads.labels import Labels, LabelSettings, Teacher, joined
 from paceline_make.heads.loss import Objective
 from paceline_make.heads.run import Recipe, Workshop
 from paceline_make.heads.store import check
-from paceline_make.heads.watch import watched
+from paceline_make.heads.watch import measured, watched
 from scoring import load_quietly
 from streaming import scored_streams
 from test_streaming import Both, agree
@@ -394,6 +396,57 @@ def test_weights_that_cannot_learn_are_a_sentence(name: str, options: dict[str, 
 def test_another_structure_is_a_sentence() -> None:
     with pytest.raises(InputError, match="llama's structure"):
         TunedKind(layers=1).fitted(load_quietly(build("gpt2").requires_grad_(False)))
+
+
+def test_an_adapters_folder_is_not_gone_on_with(lm: LanguageModel, tmp_path: Path) -> None:
+    """Also where all options are the same in both forms."""
+    losses(workshop(lm, tmp_path, StreamingKind(layers=1, rank=4)))
+    with pytest.raises(InputError, match="holds a training with other settings"):
+        losses(workshop(lm, tmp_path, TunedKind(layers=1, rank=4)))
+
+
+def test_a_target_may_pad_its_vocabulary_further(tiny: HFTarget) -> None:
+    """As the large models of a family do: tokens that the draft model lacks are not learnt."""
+    padded = build("llama")
+    padded.resize_token_embeddings(tiny.vocab_size + 40, mean_resizing=False)
+    with torch.no_grad():
+        padded.lm_head.weight[tiny.vocab_size :].mul_(50)
+    author, kind = load_quietly(padded.requires_grad_(False)), TunedKind(layers=2).fitted(tiny)
+    text = stream(64, tiny.vocab_size)
+    for labels in ("soft", "sampled"):
+        teacher = Teacher(author, text, LabelSettings(kind=labels, ahead=3, window=16), kind.reading, tiny)
+        batch = joined([teacher.label(0), teacher.label(1)])
+        assert batch.tokens.max() >= tiny.vocab_size
+        lesson = lesson_of(tiny, drawn(tiny))
+        learnt = lesson.learn(batch)
+        assert learnt.loss.isfinite()
+        assert not learnt.right[batch.tokens >= tiny.vocab_size].any()
+
+
+def test_the_folder_says_all_ends_of_a_text(lm: LanguageModel, tmp_path: Path) -> None:
+    """Also those that only the generation_config.json of the model before says."""
+    before = tmp_path / "before"
+    plain_copy(lm.target).save_pretrained(before)  # type: ignore[arg-type]
+    assert lm.vocabulary is not None
+    lm.vocabulary.tokenizer.save_pretrained(before)
+    (before / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 7]}))
+    made = workshop(paceline.load(before, dtype="float32"), tmp_path / "after", KINDS["full"], positions=48, epochs=1.0)
+    losses(made)
+    assert paceline.load(made.out).target.eos == {1, 7}
+
+
+def test_what_is_measured_depends_on_no_clock(lm: LanguageModel, tmp_path: Path) -> None:
+    """All streams of a text that is written alone: in a batch it has fewer, and by default as many as are fastest."""
+    made = workshop(lm, tmp_path, StreamingKind(layers=1, rank=4))
+    losses(made)
+    made.held = [f"{number}. {TEXT}" for number in range(9)]
+    counts = list[int]()
+    with pytest.MonkeyPatch.context() as patch:
+        grown = StreamingNetwork._grown
+        patch.setattr(judging, "WRITTEN", 6)
+        patch.setattr(StreamingNetwork, "_grown", lambda *given: (counts.append(given[-1]), grown(*given))[1])
+        measured(made)
+    assert set(counts) == {AHEAD}
 
 
 def test_what_is_said_after_a_training(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,11 @@ def usable(file: Path, mend: str) -> Iterator[None]:
         raise
     except Exception:  # zip, pickle and torch raise a dozen kinds
         raise DamagedFile(f"{file} is damaged or of another program; {mend}") from None
+
+
+def set_ends(config: Any, eos: Collection[int]) -> None:
+    """Let a configuration say where texts end: a ``generation_config.json``, which may say more, is not written."""
+    config.eos_token_id = sorted(eos) if len(eos) > 1 else next(iter(eos), None)
 
 
 def write_model(folder: Path, model: torch.nn.Module, config: Any, more: Mapping[str, Any] | None = None) -> None:

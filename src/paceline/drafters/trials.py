@@ -65,7 +65,8 @@ class SpeedTrial:
         self.seconds = self.seconds or [[] for _ in range(self.ways)]
         pieces = [list(map(len, each)) for each in (self.tokens, self.seconds)]
         positive = all(each > 0 for seconds in self.seconds for each in seconds)
-        known = self.leader not in self.out and {self.leader, self.way, *self.out} <= set(range(self.ways))
+        going = set(range(self.ways)) - set(self.out)
+        known = {self.leader, self.way} <= going and len(going) + len(self.out) == self.ways
         if not (len(self.tokens) == self.ways and pieces[0] == pieces[1] and positive and known):
             raise ValueError("a trial is at odds with itself")
 
@@ -199,9 +200,11 @@ class KeptChoice:
         self._keep(max(1, trials + (0 if facts is None else facts.trials)), time.time())
 
     def keep(self) -> None:
-        """Keep the trial that is under way, for a program that goes on with it."""
+        """Keep the trial that is under way, for a program that goes on with it. Where another program has ended one
+        meanwhile, its result stays."""
         facts = self.facts
-        self._keep(*((0, 0.0) if facts is None else (facts.trials, facts.when)), trial=self.trial)
+        if facts is None or facts.due:
+            self._keep(*((0, 0.0) if facts is None else (facts.trials, facts.when)), trial=self.trial)
 
     def _keep(self, trials: int, when: float, trial: SpeedTrial | None = None) -> None:
         kept = TrialFacts(setup=self.setup, versions=versions(), trials=trials, when=when, best=self.best, trial=trial)

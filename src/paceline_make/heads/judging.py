@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,19 +35,24 @@ def by_noise(
 
 
 def rounds_of(
-    lm: LanguageModel, held: Sequence[Passage], method: str, temperature: float, noises: Sequence[str]
+    lm: LanguageModel,
+    held: Sequence[Passage],
+    method: str,
+    temperature: float,
+    noises: Sequence[str],
+    together: int = PROMPTS,
 ) -> dict[str, list[Round]]:
-    """The rounds of a method that drafted, by ``noise``."""
+    """The rounds of a method that drafted, by ``noise``, in batches of ``together`` texts."""
     prompts = _beginnings(lm, held)
-    return {noise: _rounds(lm, prompts, f"{method},noise={noise}", temperature) for noise in noises if prompts}
+    batches = [prompts[first : first + together] for first in range(0, len(prompts), together)]
+    return {noise: _rounds(lm, batches, f"{method},noise={noise}", temperature) for noise in noises if prompts}
 
 
-def _rounds(lm: LanguageModel, prompts: list[list[int]], method: str, temperature: float) -> list[Round]:
+def _rounds(lm: LanguageModel, batches: list[list[list[int]]], method: str, temperature: float) -> list[Round]:
     """Those with a draft."""
-    texts = lm.generate_batch(
-        prompts, method=method, planner="fixed", temperature=temperature, seed=0, max_new_tokens=WRITTEN
-    )
-    return [each for (text,) in texts for each in text.rounds if each.drafted]
+    how: dict[str, Any] = {"planner": "fixed", "temperature": temperature, "seed": 0, "max_new_tokens": WRITTEN}
+    texts = [text for batch in batches for (text,) in lm.generate_batch(batch, method=method, **how)]
+    return [each for text in texts for each in text.rounds if each.drafted]
 
 
 def _beginnings(lm: LanguageModel, held: Sequence[Passage]) -> list[list[int]]:

@@ -63,19 +63,25 @@ class Lesson(ABC, Generic[Head]):
         losses, right = list[torch.Tensor](), list[torch.Tensor]()
         for step, found in enumerate(predictions):
             logits = found.float() / self.temperature
-            columns = self._columns[labels.tokens[:, step + self.first].clamp_min(-1)]
+            columns = self._columns_of(labels.tokens[:, step + self.first])
             losses.append(self._loss(logits, columns, labels, step))
             right.append((logits.detach().argmax(dim=-1) == columns) & (columns != NOTHING))
         counted = labels.tokens[:, self.first : self.first + len(losses)] != NOTHING
         weights = self.objective.weights(len(losses), self.embedding.device)
         return Learnt((torch.stack(losses) * weights).mean(), torch.stack(right, dim=1), counted)
 
+    def _columns_of(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The columns of tokens in a head's logits; `NOTHING` also of ids that only a larger target has, which pads its
+        vocabulary further."""
+        last = len(self._columns) - 1
+        return self._columns[tokens.where(tokens < last, NOTHING).clamp_min(-1)]
+
     def _loss(self, logits: torch.Tensor, columns: torch.Tensor, labels: Labels, step: int) -> torch.Tensor:
         """Of one step, a sum over the positions divided by their number, so that parts of a batch add up."""
         if labels.law_ids is None or labels.law_logs is None:
             return surprise(logits, columns)
         counted = labels.tokens[:, step + self.first] != NOTHING
-        laws = Laws.of(logits, self._columns[labels.law_ids[:, step]], labels.law_logs[:, step])
+        laws = Laws.of(logits, self._columns_of(labels.law_ids[:, step]), labels.law_logs[:, step])
         return (laws.losses(self.objective.loss) * counted).sum() / len(logits)
 
 

@@ -157,6 +157,8 @@ class Workshop:
         """The conditions under which a checkpoint must have been made."""
         recipe = {"method": self.kind.method, **asdict(self.recipe)}
         same = {"recipe": recipe, "target": self.target.fingerprint(), "tokens": len(self.stream)}
+        if self.kind.is_model:  # the same options may be those of a head
+            same["is_model"] = True
         return same if self.author is None else same | {"author": self.author.target.fingerprint()}
 
     def train(self, advance: Advance, report: Callable[[TrainingReport], None]) -> Path:

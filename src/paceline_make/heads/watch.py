@@ -73,8 +73,8 @@ def _size(workshop: Workshop) -> str:
 def measured(workshop: Workshop) -> tuple[dict[str, float], float | None]:
     """The measure of the head that was written, by ``noise``, and the tokens a round of another target."""
     kind, temperature, author = workshop.kind, workshop.recipe.labels.temperature, workshop.author
-    method = f"{kind.method}:head='{workshop.out}'"
-    found = rounds_of(author or workshop.lm, workshop.held, method, temperature, kind.noises)
+    method = kind.drafting(workshop.out, workshop.recipe.labels.ahead)
+    found = rounds_of(author or workshop.lm, workshop.held, method, temperature, kind.noises, kind.together)
     values = {noise: kind.measured(rounds) for noise, rounds in found.items() if rounds}
     best = max((tokens_per_round(rounds) for rounds in found.values()), default=0.0)
     return {noise: value for noise, value in values.items() if value}, best if author and best else None

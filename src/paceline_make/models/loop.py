@@ -29,6 +29,13 @@ TOGETHER = 2048
 """Tokens in one forward: the logits are the largest thing in memory."""
 
 
+def check_length(tokens: Tokens, schedule: ModelSchedule) -> None:
+    """Refuse a text that holds no whole step from any beginning, and the token after it."""
+    longest = max(schedule.window, schedule.long_window, schedule.tokens_per_step)
+    if len(tokens) < (least := 2 * longest + 1):
+        raise InputError(f"the text has {len(tokens):,} tokens, and this training needs {least:,}; give more text")
+
+
 class TrainingRun:
     """One model in training on one stream of tokens; with a teacher, on the teacher's law instead of the next token."""
 
@@ -50,9 +57,7 @@ class TrainingRun:
         self._teach = fused(teacher) if teacher is not None else None
         self._next_token, self._likeness = fused(next_token_loss), fused(likeness_loss)
         self._tokens = tokens
-        longest = max(schedule.window, schedule.long_window, schedule.tokens_per_step)
-        if len(tokens) < (least := 2 * longest + 1):  # a whole step from any beginning, and the token after it
-            raise InputError(f"the text has {len(tokens):,} tokens, and this training needs {least:,}; give more text")
+        check_length(tokens, schedule)
         self._checkpoint = checkpoint
         named = list(model.named_parameters())
         matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]

@@ -20,7 +20,7 @@ from paceline.engine.counters import Round
 from paceline.targets.base import Request, Target, Want
 from paceline.targets.place import named_dtype
 from paceline_make.heads.data import Ids
-from paceline_make.heads.judging import tokens_per_round
+from paceline_make.heads.judging import PROMPTS, tokens_per_round
 from paceline_make.heads.labels import HeadReading
 from paceline_make.heads.lesson import Head, Lesson, known_tokens
 from paceline_make.heads.loss import Objective
@@ -111,6 +111,8 @@ class HeadKind(ABC, Generic[Head]):
     """Whether its folder is a model's as well, with the tokenizer beside it."""
     noises: ClassVar[Sequence[str]] = NOISES
     """The ways of ranking that are measured, to find the head's default."""
+    together: ClassVar[int] = PROMPTS
+    """Texts that are written together while it is measured."""
 
     @property
     def reading(self) -> HeadReading:
@@ -139,6 +141,10 @@ class HeadKind(ABC, Generic[Head]):
         """Of its thin matrices; 0 without any."""
         shape: Any = head.shape
         return int(shape.rank)
+
+    def drafting(self, folder: Path, ahead: int) -> str:
+        """The method that is measured, with the head in a folder that predicts so many tokens ahead."""
+        return f"{self.method}:head='{folder}'"
 
     def measured(self, rounds: Sequence[Round]) -> float:
         """Its `measure` over rounds with a draft."""

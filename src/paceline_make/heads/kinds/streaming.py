@@ -140,6 +140,8 @@ class StreamsKind(HeadKind[Head]):
     method: ClassVar[str] = STREAMING
     measure: ClassVar[str] = "drafted tokens a forward of the draft model"
     noises: ClassVar[Sequence[str]] = (SHARED,)
+    together: ClassVar[int] = 1
+    """Texts of a batch draft with fewer streams."""
 
     layers: int = 0
     """The last ones of the model, in which streams are computed; 0 for half of them."""
@@ -153,6 +155,10 @@ class StreamsKind(HeadKind[Head]):
             raise InputError(f"--layers {self.layers} are more than the {target.layers} of {target.name}; give fewer")
         layers = self.layers or -(-target.layers // 2)
         return replace(self, layers=layers, first=modules_of_target(target).meeting(target.layers - layers))
+
+    def drafting(self, folder: Path, ahead: int) -> str:
+        """With all of its streams: by default their number depends on measured seconds."""
+        return f"{super().drafting(folder, ahead)},streams={ahead}"
 
     def measured(self, rounds: Sequence[Round]) -> float:
         """Whatever is accepted of a draft: streams change how fast it is made."""

@@ -32,7 +32,7 @@ from paceline_make.heads.kinds.streaming import StreamedWindows, StreamsKind, mo
 from paceline_make.heads.labels import HeadReading, Labels
 from paceline_make.heads.lesson import Lesson, Predictions
 from paceline_make.heads.loss import Objective
-from paceline_make.states import write_model
+from paceline_make.states import set_ends, write_model
 
 FULL_RATE = 5e-4
 """The learning rate's peak where all weights learn."""
@@ -160,6 +160,7 @@ class TunedKind(StreamsKind[TunedDraft]):
         assert isinstance(ground.target, HFTarget), "a fitted kind has modules"
         head = self.drawn(ground)
         head.model = plain_copy(ground.target).float().requires_grad_(not self.rank)
+        set_ends(head.model.config, ground.target.eos)
         return head
 
     def lesson(self, head: TunedDraft, ground: Ground, objective: Objective) -> TunedLesson:

@@ -6,6 +6,7 @@ A model whose own weights were trained with its streams needs the embeddings alo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ Maps = dict[str, tuple[torch.Tensor, torch.Tensor]]
 """Matrices ``a`` and ``b`` by the names of the maps."""
 MOST_STREAMS = 8
 """Streams of an adapter; the paper has 3."""
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,8 @@ class StreamingAdapter(nn.Module):
     def __init__(self, shape: StreamingShape) -> None:
         super().__init__()
         self.shape = shape
+        self.number = next(_numbers)
+        """Of no other adapter of the process. An ``id`` may be that of one that is gone."""
         self.stream_embedding = nn.Parameter(torch.zeros(shape.streams, shape.width))
         self.layers = low_rank([shape.sizes] * shape.layers, shape.rank)
 

@@ -67,7 +67,7 @@ def _adapter(adapter: StreamingAdapter, model: Target, sizes: list[Sizes]) -> St
             f"the head is for a model whose map {wrong} is {has}, and that of {model.name} is {needs}; train one for "
             "this model"
         )
-    return adapter.as_adapter((id(adapter), model.name))
+    return adapter.as_adapter((adapter.number, model.name))
 
 
 def _padded(adapter: StreamingAdapter, model: Target, sizes: list[Sizes], count: int) -> StreamAdapter:
@@ -84,7 +84,7 @@ def _padded(adapter: StreamingAdapter, model: Target, sizes: list[Sizes], count:
         small = real.get(number, -1) - (count - shape.layers)
         own: Mapping[str, tuple[torch.Tensor, torch.Tensor]] = adapter.maps[small] if small >= 0 else {}
         layers.append({name: _wide(*sizes[number][name], shape.rank, own.get(name), wide) for name in shape.named})
-    return StreamAdapter(wide, layers, (id(adapter), model.name))
+    return StreamAdapter(wide, layers, (adapter.number, model.name))
 
 
 def _wide(

@@ -45,6 +45,8 @@ class RankGroup:
         self._one_at_a_time = threading.RLock()
         self.models = 0
         """How many models all ranks have begun to open."""
+        self.let_go: list[int] = []
+        """Numbers of models that the leader no longer holds, and the other ranks still do."""
         self._reading = False
 
     @property

@@ -77,6 +77,8 @@ class ModelOpened(NamedTuple):
 
     name: str
     options: dict[str, Any]
+    let_go: list[int]
+    """Numbers of earlier ones that nothing uses any more."""
 
 
 class Journal:
@@ -173,15 +175,19 @@ class RankTarget(HFTarget):
         all ranks, which stay in step."""
         fault: InputError | None = None
         with self.group.in_step():
-            self.group.tell(ModelOpened(name, options))
+            gone = list(self.group.let_go)
+            del self.group.let_go[: len(gone)]
+            self.group.tell(ModelOpened(name, options, gone))
             try:
                 with self.group.opening():
                     target, tokenizer = opened(name, group=self.group, **options)
             except InputError as error:
                 fault = error
         if fault is not None:
+            self.group.let_go.append(self.group.models)  # other ranks may have opened it
             raise fault
         assert isinstance(target, RankTarget), "models that are not cut were refused"
+        weakref.finalize(target, self.group.let_go.append, target.number).atexit = False
         target._journal = Journal()
         return target, tokenizer
 
@@ -261,9 +267,12 @@ class RankTarget(HFTarget):
         try:
             while (message := self.group.hear()) is not None:
                 if isinstance(message, ModelOpened):
+                    for number in message.let_go:
+                        followers.pop(number, None)
                     with suppress(InputError), self.group.opening():  # the leader reports it
                         target, _ = opened(message.name, group=self.group, **message.options)
                         followers[target.number] = RankFollower(target)
+                        del target  # else it is held while the next one is opened
                 else:
                     number, *asked = message
                     followers[number].answer(*asked)
