@@ -40,6 +40,11 @@ PACKAGES = ("gguf", "accelerate")
 """Packages that transformers' reader needs."""
 PEAK = 2
 """The memory of transformers' reader, as a factor on the weights: it has them all before the model gets them."""
+ROPE, SCALING = "rope.", "scaling."
+STRETCHES = {f"{SCALING}{key}" for key in ("type", "factor", "original_context_length", "finetuned")}
+"""What is said of stretched positions that is understood here."""
+LINEAR, OLD_FACTOR = "linear", "scale_linear"
+"""How positions are stretched if a file has only a factor, and an older name of that."""
 WIDE = ("F32", "F16")
 """Types whose values bfloat16 would round."""
 
@@ -60,6 +65,18 @@ class GgufContents:
     def said(self, key: str, default: Any = None) -> Any:
         """A value of the metadata."""
         return self.fields[key].contents() if key in self.fields else default
+
+    @property
+    def stretch(self) -> tuple[str, float]:
+        """How positions are stretched, and by which factor, as llama.cpp takes it where a file leaves some of it out;
+        instead of how, what is said of it that is not understood here."""
+        own = f"{self.architecture}.{ROPE}"
+        said = {key.removeprefix(own): self.said(key) for key in self.fields if key.startswith(own + SCALING)}
+        if strange := said.keys() - STRETCHES:
+            return min(strange), 1.0
+        kind = said.get(f"{SCALING}type", LINEAR)
+        factor = said.get(f"{SCALING}factor", self.said(own + OLD_FACTOR, 0.0)) or 1.0
+        return ("none" if kind == LINEAR and factor == 1 else kind), float(factor)
 
     @property
     def values(self) -> int:
@@ -181,7 +198,7 @@ def _loaded(contents: GgufContents, kind: torch.dtype) -> PreTrainedModel:
 
 def _read_by_transformers(contents: GgufContents, config: Any, kind: torch.dtype) -> tuple[Any, Any]:
     path = contents.path
-    if contents.said(f"{contents.architecture}.rope.scaling.type", "none") != "none" or FACTORS in contents.tensors:
+    if contents.stretch[0] != "none" or FACTORS in contents.tensors:
         raise UnsupportedModel(
             f"{path} stretches its positions, which transformers' reader leaves out; {contents.instead.otherwise}"
         )
