@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -49,7 +50,8 @@ def _floats(held: Any, name: str, config: Any) -> torch.Tensor:
     """The values of a tensor, with its rows in transformers' order."""
     import gguf
 
-    values = torch.from_numpy(gguf.dequantize(held.data, held.tensor_type).copy())
+    stored = np.asarray(held.data)  # no memmap, whose slices take as long as their values
+    values = torch.from_numpy(gguf.dequantize(stored, held.tensor_type).copy())
     return rows_back(FAMILIES[config.model_type], config, name, values)
 
 
