@@ -271,7 +271,7 @@ def test_damage_and_files_in_parts_are_one_sentence(tmp_path: Path, files: Path)
         assert "\n" not in str(refused.value)
     for part in (1, 2):
         (tmp_path / f"m-0000{part}-of-00002.gguf").write_bytes(whole)
-    with pytest.raises(UnsupportedModel, match="is the first of 2 files, and transformers reads one"):
+    with pytest.raises(UnsupportedModel, match="is the first of 2 files, and only one is read here; install"):
         open_model(tmp_path / "m-00001-of-00002.gguf")
 
 
@@ -279,3 +279,5 @@ def test_a_model_that_does_not_fit_in_floats_is_refused(files: Path, monkeypatch
     monkeypatch.setattr(dequantised, "host_memory", lambda: 10_000_000)
     with pytest.raises(InputError, match=r"needs 0\.0 GB of memory and 0\.0 GB are free; give --dtype bfloat16"):
         open_model(files / "q8_0.gguf", device="cpu")
+    with pytest.raises(InputError, match=r"are free; install llama\.cpp"):  # integers have no --dtype
+        open_model(files / "q8_0.gguf", device="cpu", quantize="int8")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,8 @@ class GgufContents:
     instead: Instead
     fields: Mapping[str, Any]
     tensors: Mapping[str, Any]
+    smaller: str = "give --dtype bfloat16 or a smaller model"
+    """How to need less memory."""
 
     @property
     def architecture(self) -> str:
@@ -84,14 +86,16 @@ class GgufContents:
 
     def must_fit(self, size: float) -> None:
         """Refuse a model for which there is no memory, with so many bytes a weight."""
-        must_fit(self.path, size * self.values, host_memory(), "give --dtype bfloat16 or a smaller model")
+        must_fit(self.path, size * self.values, host_memory(), self.smaller)
 
     @classmethod
     def of(cls, file: GgufFile, instead: Instead) -> GgufContents:
         import gguf
 
         if len(file.parts) > 1:
-            raise UnsupportedModel(f"{file.first} is the first of {len(file.parts)} files, and transformers reads one")
+            raise UnsupportedModel(
+                f"{file.first} is the first of {len(file.parts)} files, and only one is read here; {instead.otherwise}"
+            )
         try:
             reader = gguf.GGUFReader(file.first)
             tensors = {tensor.name: tensor for tensor in reader.tensors}
@@ -112,6 +116,8 @@ def open_dequantised(
     if bits is not None:
         check_place(str(path), kind, where.for_integers(), bits=bits)
     contents = read_contents(path, instead)
+    if bits is not None:
+        contents = replace(contents, smaller=instead.otherwise)
     _check(contents)
     kind = kind or _float_type(contents, bits)
     loaded = _loaded(contents, kind)
