@@ -1,5 +1,6 @@
 """GGUF files where llama.cpp is not installed: transformers reads them, and what it would leave out is refused."""
 
+import platform
 import struct
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,23 @@ def test_types_and_integers_are_as_asked(files: Path) -> None:
     assert whole.dtype == "int8"
     with pytest.raises(InputError, match="leave dtype out"):
         open_model(files / "q8_0.gguf", device="cpu", quantize="int8", dtype="bfloat16")
+
+
+def held() -> int:
+    """Megabytes of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("RssAnon"))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_what_was_freed_on_the_way_to_integers_is_given_back(files: Path) -> None:
+    blocks = [np.ones(8000) for _ in range(4000)]
+    kept = blocks[::100]  # so that nothing is at the end of the heap
+    del blocks
+    before = held()
+    open_model(files / "q8_0.gguf", device="cpu", quantize="int8")
+    assert held() < before - 100
+    assert len(kept) == 40
 
 
 @pytest.mark.parametrize("name", FAMILIES)

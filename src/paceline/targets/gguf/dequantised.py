@@ -32,7 +32,7 @@ from paceline.targets.hf import folder
 from paceline.targets.hf.integers.target import check_place, quantized
 from paceline.targets.hf.probe import prepare
 from paceline.targets.hf.target import HFTarget
-from paceline.targets.memory import host_memory, must_fit
+from paceline.targets.memory import give_back, host_memory, must_fit
 from paceline.targets.place import bits_of, named_dtype
 from paceline.targets.pocket.names import bundled_name
 
@@ -123,6 +123,7 @@ def open_dequantised(
     loaded = _loaded(contents, kind)
     if bits is not None:
         target: HFTarget = quantized(prepare(HFTarget(loaded, name=str(path), fixed_shapes=False)), None, bits)
+        give_back()
     else:
         torch.nn.Module.to(loaded, where.for_floats(str(path), contents.values * kind.itemsize, kind))
         target = prepare(HFTarget(loaded, name=str(path)).pack())
