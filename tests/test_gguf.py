@@ -130,6 +130,24 @@ def test_the_states_behind_the_last_layer_are_those_of_transformers(
 
 
 @needs_llama
+@pytest.mark.parametrize("shows", [0, 1])
+def test_states_of_one_text_leave_another_ones_prompt_alone(shows: int) -> None:
+    """llama.cpp finds all rows of a forward that gives states, and only the last row of a prompt is scored."""
+    target, lines = target_of(), [text(9, 1), text(14, 2)]
+    wants = [Want(hidden=frozenset({target.layers})) if i == shows else Want() for i in range(2)]
+    rows = [target.open() for _ in lines]
+    given = zip(rows, lines, wants, strict=True)
+    found = target.submit([Request.of_prompt(*own, ends_prompt=True) for own in given]).result()
+    for own, line, scores in zip(rows, lines, found, strict=True):
+        assert gap(scores.logits, plain_rows(target, line[:-1], int(line[-1]), DraftTree.chain([]))) < CLOSE
+        own.close()
+    alone = target.open()
+    expected = read(target, alone, lines[shows], wants[shows]).hidden(target.layers)
+    assert gap(found[shows].hidden(target.layers), expected[-1:]) < CLOSE
+    alone.close()
+
+
+@needs_llama
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
 def test_embeddings_are_those_of_the_file(kind: str) -> None:
     model, _ = bundled("pocket")
@@ -285,6 +303,50 @@ def test_an_interruption_while_cells_grow_changes_nothing(monkeypatch: pytest.Mo
     assert not freed, "the cells are those of before"
     monkeypatch.undo()
     assert gap(score(target, one, 5, tree), plain_rows(target, line, 5, tree)) < CLOSE
+
+
+@needs_llama
+@pytest.mark.parametrize("name", ["llama_get_memory", "llama_n_batch"])
+def test_an_interruption_before_other_cells_are_used_leaves_the_old_ones(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "FIRST_CELLS", 512)
+    target = open_gguf(file_of(), device="cpu")[0]
+    one, other, line = target.open(), target.open(), text(300)
+    read(target, one, line)
+    used = target.cells._context
+
+    def interrupted(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target.calls, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        read(target, other, text(400, 3))
+    monkeypatch.undo()
+    assert (target.cells._context, target.cells.size) == (used, 512)
+    assert gap(score(target, one, 5), plain_rows(target, line, 5, DraftTree.chain([]))) < CLOSE
+
+
+@needs_llama
+def test_an_interruption_while_states_are_asked_for_is_no_lasting_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, line = target_of(), text(9)
+    rows = target.open()
+    read(target, rows, line)
+    rows.rewind(0)
+    switch = target.calls.llama_set_embeddings
+
+    def interrupted(*given: Any) -> None:
+        switch(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target.calls, "llama_set_embeddings", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        read(target, rows, line, Want(hidden=frozenset({target.layers})))
+    monkeypatch.undo()
+    rows.rewind(0)
+    found = target.submit([Request.of_prompt(rows, line, ends_prompt=True)]).result()[0].logits
+    assert gap(found, plain_rows(target, line[:-1], int(line[-1]), DraftTree.chain([]))) < CLOSE
+    rows.close()
 
 
 @needs_llama
@@ -522,6 +584,9 @@ def test_states_inside_are_not_offered(lm: LanguageModel, rows: GgufRows) -> Non
             target.submit([Request.of_prompt(rows, text(3), want)])
     with pytest.raises(InputError, match="token ids below 8192, and the text has 9000"):
         target.submit([Request.of_prompt(rows, np.array([9000]))])
+    bushy = DraftTree.build([*range(1, 300), 9001], [-1] * 300)
+    with pytest.raises(InputError, match="token ids below 8192, and the text has 9001"):
+        target.submit([Request.of_tree(rows, 5, bushy)])
 
 
 @needs_llama

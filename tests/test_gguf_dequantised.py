@@ -1,5 +1,6 @@
 """GGUF files where llama.cpp is not installed: transformers reads them, and what it would leave out is refused."""
 
+import platform
 import struct
 import sys
 from collections.abc import Iterator
@@ -25,8 +26,8 @@ from paceline.targets.replay import open_vocabulary
 from test_gguf_export import CLOSE, FAMILIES, saved, with_tokenizer
 from tokenizer_kinds import REAL, TEXTS
 
-for package in ("gguf", "accelerate"):
-    pytest.importorskip(package)
+gguf = pytest.importorskip("gguf")
+pytest.importorskip("accelerate")
 
 PROMPT = "Once upon a time there was a small boat. The small boat"
 
@@ -98,6 +99,23 @@ def test_types_and_integers_are_as_asked(files: Path) -> None:
         open_model(files / "q8_0.gguf", device="cpu", quantize="int8", dtype="bfloat16")
 
 
+def held() -> int:
+    """Megabytes of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("RssAnon"))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_what_was_freed_on_the_way_to_integers_is_given_back(files: Path) -> None:
+    blocks = [np.ones(8000) for _ in range(4000)]
+    kept = blocks[::100]  # so that nothing is at the end of the heap
+    del blocks
+    before = held()
+    open_model(files / "q8_0.gguf", device="cpu", quantize="int8")
+    assert held() < before - 100
+    assert len(kept) == 40
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_model_is_the_original(name: str, tmp_path: Path) -> None:
     """Beyond the trained length of rotations that are stretched, too."""
@@ -156,6 +174,57 @@ def test_positions_that_are_stretched_in_another_way_are_refused(tmp_path: Path)
         (tmp_path / "m.gguf").write_bytes(content.replace(known, other))
         with pytest.raises(UnsupportedModel, match="stretches its positions, which transformers' reader leaves out"):
             open_model(tmp_path / "m.gguf", device="cpu")
+
+
+def rewritten(file: Path, fields: dict[str, float | str]) -> Path:
+    """A copy of a file in which other things are said of stretched positions."""
+    reader = gguf.GGUFReader(file)
+    kind = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(file.with_name("rewritten.gguf"), kind)
+    for key, field in reader.fields.items():
+        if not key.startswith(("GGUF.", "general.architecture", f"{kind}.rope.scal")):
+            writer.add_key_value(key, field.contents(), field.types[0])
+    for key, value in fields.items():
+        (writer.add_string if isinstance(value, str) else writer.add_float32)(f"{kind}.rope.{key}", value)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data.copy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file.with_name("rewritten.gguf")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ({"scaling.factor": 4.0}, "linear"),
+        ({"scale_linear": 4.0}, "linear"),
+        ({"scaling.type": "none", "scaling.factor": 4.0}, None),
+        ({"scaling.type": "linear"}, None),
+        ({"scaling.type": "yarn", "scaling.factor": 4.0}, "yarn"),
+    ],
+    ids=str,
+)
+def test_what_is_left_out_of_stretched_positions_is_as_llama_cpp_has_it(
+    said: dict[str, float | str], kind: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A factor alone stretches, by whichever name. Transformers' reader would leave it out."""
+    stretched = {"rope_parameters": {"rope_type": kind, "factor": 4.0, "rope_theta": 10_000.0}} if kind else {}
+    folder = saved(tmp_path / "model", "llama", **stretched)
+    export_gguf(str(folder), tmp_path / "m.gguf", "f32", tokenizer=False)
+    (tmp_path / "files").mkdir()
+    file = rewritten(tmp_path / "m.gguf", said).rename(tmp_path / "files" / "m.gguf")
+    target, _ = open_model(file, device="cpu")
+    line = torch.from_numpy(np.random.default_rng(3).integers(3, 400, 150))[None]
+    with torch.no_grad():
+        expected = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)(line).logits[0].numpy()
+        found = target.model(line).logits[0].numpy()  # type: ignore[union-attr]
+    assert gap(found, expected) < CLOSE
+    monkeypatch.setattr(dequantised, "read_model", lambda *_: None)
+    if kind is not None:
+        with pytest.raises(UnsupportedModel, match="stretches its positions, which transformers' reader leaves out"):
+            open_model(file, device="cpu")
 
 
 @pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "mistral-v3", "bielik-v3-APT4"])
@@ -220,7 +289,7 @@ def test_damage_and_files_in_parts_are_one_sentence(tmp_path: Path, files: Path)
         assert "\n" not in str(refused.value)
     for part in (1, 2):
         (tmp_path / f"m-0000{part}-of-00002.gguf").write_bytes(whole)
-    with pytest.raises(UnsupportedModel, match="is the first of 2 files, and transformers reads one"):
+    with pytest.raises(UnsupportedModel, match="is the first of 2 files, and only one is read here; install"):
         open_model(tmp_path / "m-00001-of-00002.gguf")
 
 
@@ -228,3 +297,5 @@ def test_a_model_that_does_not_fit_in_floats_is_refused(files: Path, monkeypatch
     monkeypatch.setattr(contents, "host_memory", lambda: 10_000_000)
     with pytest.raises(InputError, match=r"needs 0\.0 GB of memory and 0\.0 GB are free; give --dtype bfloat16"):
         open_model(files / "q8_0.gguf", device="cpu")
+    with pytest.raises(InputError, match=r"are free; install llama\.cpp"):  # integers have no --dtype
+        open_model(files / "q8_0.gguf", device="cpu", quantize="int8")

@@ -35,8 +35,6 @@ class Law:
         self.prompt_length = prompt_length
         self._adjustment = Adjustment(sampling, prompt_length) if sampling.adjusts else None
         self.warps, self.stateful = Warps.of(sampling), sampling.stateful
-        self.argmax_only = sampling.greedy and not sampling.adjusts
-        """Whether the next token is the argmax of the model's own row, so that no row need be fetched."""
         self.reads_ahead = self.warps.in_one_race and not self.stateful and not sampling.along_path
         """Whether places that the text may not reach can be read with its next one: processors and grammars are asked
         along the path alone, and only one race settles all places in the same wait."""
@@ -45,6 +43,11 @@ class Law:
     def adjusts(self) -> bool:
         """Whether anything acts on the logits before temperature does."""
         return self._adjustment is not None
+
+    @property
+    def argmax_only(self) -> bool:
+        """Whether the next token is the argmax of the model's own row, so that no row need be fetched."""
+        return self.sampling.greedy and not self.adjusts
 
     @staticmethod
     def check_peak(peak: float) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from paceline.errors import InputError
@@ -26,6 +28,13 @@ def must_fit(name: object, needed: float, free: int | None, smaller: str) -> Non
     """Refuse a model that needs more bytes than are free; ``smaller`` says how to need less."""
     if free is not None and needed > free:
         raise InputError(f"{name} needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; {smaller}")
+
+
+def give_back() -> None:
+    """Have the C library return what was freed to the system. It keeps blocks below 32 MB for later, and those of a
+    model's weights in floats are not needed again once there are integers of them."""
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _available() -> int | None:

@@ -74,8 +74,8 @@ class Cells:
         self._batch = _Batch(self._calls, self.sequences)
         self.row_bytes: int | None = None
         """Bytes of a row; found by the probe."""
-        self._shows = False
-        """Whether forwards give states."""
+        self._shows: bool | None = False
+        """Whether forwards give states; None where that is not known."""
         self._use(self._opened(FIRST_CELLS), FIRST_CELLS)
 
     # --- sequences ------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Cells:
         self, tokens: Ints, positions: list[int], sequences: Sequences, scored: Marks, shown: Marks
     ) -> RowsRead:
         states = any(shown)
-        marked = [own or other for own, other in zip(scored, shown, strict=True)] if states else scored
+        marked = [True] * len(shown) if states else scored  # with states llama.cpp gives all rows, whatever is marked
         filled = self._batch.filled(tokens, positions, sequences, marked)
         for own, position in zip(sequences, positions, strict=True):
             for sequence in own:  # before the forward, for that may be interrupted
@@ -167,7 +167,8 @@ class Cells:
 
     def _show_states(self, shown: bool) -> None:
         """Have forwards give states. Only a change is asked for: llama.cpp reports each to Python."""
-        if self._shows != shown:
+        if self._shows is not shown:
+            self._shows = None  # first: an interruption must not leave a wrong note
             self._calls.llama_set_embeddings(self._context.thing, shown)
             self._shows = shown
 
@@ -218,9 +219,11 @@ class Cells:
 
     def _use(self, context: Owned, size: int) -> None:
         """Go on in this context, of so many cells."""
-        self._context, self.size = context, size
-        self._memory: Any = self._calls.llama_get_memory(context.thing)
-        self._most = min(FORWARD, int(self._calls.llama_n_batch(context.thing)))
+        memory = self._calls.llama_get_memory(context.thing)
+        most = min(FORWARD, int(self._calls.llama_n_batch(context.thing)))
+        self._context, self.size = context, size  # no call from here on: what follows is of this context
+        self._memory: Any = memory
+        self._most = most
         """Rows of a forward."""
         self._shows = False
 

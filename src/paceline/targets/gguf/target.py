@@ -141,10 +141,12 @@ class GgufTarget(Target):
             together = [(request, plan) for request, plan in zip(requests, plans, strict=True) if plan is not None]
             try:
                 found = iter(self._read_together(together))
+                read = [
+                    _walked(own) if plan is None else next(found) for own, plan in zip(requests, plans, strict=True)
+                ]
             except DefectError:
                 self._check_tokens(requests)
                 raise
-            read = [_walked(own) if plan is None else next(found) for own, plan in zip(requests, plans, strict=True)]
         return Done([self._scores(request, rows) for request, rows in zip(requests, read, strict=True)])
 
     def _scores(self, request: Request, read: RowsRead) -> Scores:

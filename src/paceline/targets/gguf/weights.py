@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -12,9 +13,15 @@ from paceline.errors import UnsupportedModel
 from paceline.targets.gguf.contents import GgufContents
 from paceline.targets.gguf.metadata import FACTORS, FAMILIES, HEAD, names_of, rotation, rows_back
 
+<<<<<<< HEAD
 SCALING = "rope.scaling."
 KNOWN = ("type", "factor", "original_context_length", "finetuned")
 """What is said of stretched positions that is understood here."""
+=======
+if TYPE_CHECKING:
+    from paceline.targets.gguf.dequantised import GgufContents
+
+>>>>>>> f6856262cd6688cb4b70e320711a28d2322af3e0
 BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_gate.bias"}
 """Settings of a model -> a tensor that it then has."""
 
@@ -50,22 +57,22 @@ def _floats(held: Any, name: str, config: Any) -> torch.Tensor:
     """The values of a tensor, with its rows in transformers' order."""
     import gguf
 
-    values = torch.from_numpy(gguf.dequantize(held.data, held.tensor_type).copy())
+    stored = np.asarray(held.data)  # no memmap, whose slices take as long as their values
+    values = torch.from_numpy(gguf.dequantize(stored, held.tensor_type).copy())
     return rows_back(FAMILIES[config.model_type], config, name, values)
 
 
 def _stretch(contents: GgufContents, config: Any) -> bool:
     """Write into the configuration how positions are stretched; False where that is not understood."""
-    own = f"{contents.architecture}.{SCALING}"
-    said, kind = contents.said, contents.said(own + "type", "none")
+    kind, factor = contents.stretch
     if kind == "none":
         return True
-    given = [key.removeprefix(own) for key in contents.fields if key.startswith(own)]
-    if kind not in ("linear", "yarn") or not set(given) <= set(KNOWN):
+    if kind not in ("linear", "yarn"):
         return False
-    stretched = {**rotation(config), "rope_type": kind, "factor": float(said(own + "factor"))}
+    stretched = {**rotation(config), "rope_type": kind, "factor": factor}
     if kind == "yarn":
-        stretched["original_max_position_embeddings"] = int(said(own + "original_context_length"))
+        key = f"{contents.architecture}.rope.scaling.original_context_length"
+        stretched["original_max_position_embeddings"] = int(contents.said(key, config.max_position_embeddings))
     config.rope_parameters = stretched
     return True
 
