@@ -17,6 +17,11 @@ from paceline.targets.memory import host_memory, must_fit
 
 PACKAGES = ("gguf", "accelerate")
 """Packages that transformers' reader needs."""
+ROPE, SCALING = "rope.", "scaling."
+STRETCHES = {f"{SCALING}{key}" for key in ("type", "factor", "original_context_length", "finetuned")}
+"""What is said of stretched positions that is understood here."""
+LINEAR, OLD_FACTOR = "linear", "scale_linear"
+"""How positions are stretched if a file has only a factor, and an older name of that."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class GgufContents:
     instead: Instead
     fields: Mapping[str, Any]
     tensors: Mapping[str, Any]
+    smaller: str = "give --dtype bfloat16 or a smaller model"
+    """How to need less memory."""
 
     @property
     def architecture(self) -> str:
@@ -37,19 +44,33 @@ class GgufContents:
         return self.fields[key].contents() if key in self.fields else default
 
     @property
+    def stretch(self) -> tuple[str, float]:
+        """How positions are stretched, and by which factor, as llama.cpp takes it where a file leaves some of it out;
+        instead of how, what is said of it that is not understood here."""
+        own = f"{self.architecture}.{ROPE}"
+        said = {key.removeprefix(own): self.said(key) for key in self.fields if key.startswith(own + SCALING)}
+        if strange := said.keys() - STRETCHES:
+            return min(strange), 1.0
+        kind = said.get(f"{SCALING}type", LINEAR)
+        factor = said.get(f"{SCALING}factor", self.said(own + OLD_FACTOR, 0.0)) or 1.0
+        return ("none" if kind == LINEAR and factor == 1 else kind), float(factor)
+
+    @property
     def values(self) -> int:
         return sum(int(tensor.n_elements) for name, tensor in self.tensors.items() if name != FACTORS)
 
     def must_fit(self, size: float) -> None:
         """Refuse a model for which there is no memory, with so many bytes a weight."""
-        must_fit(self.path, size * self.values, host_memory(), "give --dtype bfloat16 or a smaller model")
+        must_fit(self.path, size * self.values, host_memory(), self.smaller)
 
     @classmethod
     def of(cls, file: GgufFile, instead: Instead) -> GgufContents:
         import gguf
 
         if len(file.parts) > 1:
-            raise UnsupportedModel(f"{file.first} is the first of {len(file.parts)} files, and transformers reads one")
+            raise UnsupportedModel(
+                f"{file.first} is the first of {len(file.parts)} files, and only one is read here; {instead.otherwise}"
+            )
         try:
             reader = gguf.GGUFReader(file.first)
             tensors = {tensor.name: tensor for tensor in reader.tensors}

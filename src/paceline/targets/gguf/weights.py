@@ -13,15 +13,6 @@ from paceline.errors import UnsupportedModel
 from paceline.targets.gguf.contents import GgufContents
 from paceline.targets.gguf.metadata import FACTORS, FAMILIES, HEAD, names_of, rotation, rows_back
 
-<<<<<<< HEAD
-SCALING = "rope.scaling."
-KNOWN = ("type", "factor", "original_context_length", "finetuned")
-"""What is said of stretched positions that is understood here."""
-=======
-if TYPE_CHECKING:
-    from paceline.targets.gguf.dequantised import GgufContents
-
->>>>>>> f6856262cd6688cb4b70e320711a28d2322af3e0
 BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_gate.bias"}
 """Settings of a model -> a tensor that it then has."""
 
