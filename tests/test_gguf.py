@@ -35,7 +35,7 @@ from paceline.drafters.lookup import Lookup
 from paceline.drafters.networks.heads import shipped_head
 from paceline.errors import DamagedFile, DefectError, InputError, MissingPackage, OutOfMemory, UnsupportedModel
 from paceline.targets.base import Request, Want
-from paceline.targets.gguf import cells, dequantised, file, library
+from paceline.targets.gguf import cells, contents, file, library
 from paceline.targets.gguf import open as opening
 from paceline.targets.gguf.cells import Cells, RowsRead
 from paceline.targets.gguf.open import open_gguf
@@ -669,7 +669,7 @@ def test_a_file_that_is_not_there_and_a_folder_of_several(tmp_path: Path) -> Non
 
 def test_without_the_library_a_sentence_says_how_to_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    monkeypatch.setattr(dequantised, "find_spec", lambda package: None)
+    monkeypatch.setattr(contents, "find_spec", lambda package: None)
     library.library.cache_clear()
     (tmp_path / "model.gguf").write_bytes(header())
     with pytest.raises(MissingPackage, match=r"pip install 'paceline\[gguf\]'.*original model"):
