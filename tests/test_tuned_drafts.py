@@ -316,6 +316,27 @@ def test_damage_is_a_sentence(lm: LanguageModel, folder: Path, tmp_path: Path) -
     assert str(tmp_path / "9") in cut
 
 
+@pytest.mark.parametrize("wrong", ["cut", "gone", "another"])
+def test_a_damaged_model_is_described_by_a_sentence(folder: Path, tmp_path: Path, wrong: str) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(folder, out, ignore=shutil.ignore_patterns("labels", "training.pt"))
+    weights = out / "model.safetensors"
+    if wrong == "another":
+        build("gpt2").save_pretrained(tmp_path / "gpt2")
+        shutil.copy(tmp_path / "gpt2/model.safetensors", weights)
+        said = json.loads((tmp_path / "gpt2" / CONFIG).read_text())
+        own = json.loads((out / CONFIG).read_text())["paceline"]
+        (out / CONFIG).write_text(json.dumps({**said, "num_hidden_layers": said["n_layer"], "paceline": own}))
+    else:
+        weights.write_bytes(weights.read_bytes()[:-9])
+    if wrong == "gone":
+        weights.unlink()
+    with pytest.raises(InputError) as error:
+        described(out)
+    assert "\n" not in str(error.value)
+    assert str(out) in str(error.value)
+
+
 def test_another_model_or_tokenizer_is_a_sentence(lm: LanguageModel, folder: Path, tiny: HFTarget) -> None:
     with pytest.raises(InputError, match="was trained for the model in that folder, not for pocket-draft"):
         Streaming(model=DraftModel.of(lm), head=folder)

@@ -16,10 +16,12 @@ import torch
 from torch import nn
 
 from paceline.drafters.networks.checkpoint import Provenance
+from paceline.drafters.networks.heads import MEND
 from paceline.drafters.networks.streaming.adapter import StreamingAdapter, StreamingShape, low_rank, maps_in
 from paceline.drafters.networks.streaming.checkpoint import read_adapter, write_streams
 from paceline.errors import InputError
 from paceline.targets.base import Target
+from paceline.targets.hf.load import load_target
 from paceline.targets.hf.packed import identities
 from paceline.targets.hf.plain_copy import plain_copy
 from paceline.targets.hf.streams import linears_of, sizes_of
@@ -175,13 +177,11 @@ class TunedKind(StreamsKind[TunedDraft]):
 
     @staticmethod
     def read(folder: Path) -> TunedDraft:
-        from transformers import AutoModelForCausalLM
-
         adapter, _ = read_adapter(folder)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
-        )
-        return TunedDraft(model, adapter).requires_grad_(False)
+        target = load_target(folder, dtype="float32", device="cpu")
+        if modules_of(target.model) is None:
+            raise InputError(f"the model in {folder} is not of llama's structure, so it has no streams; {MEND}")
+        return TunedDraft(plain_copy(target), adapter).requires_grad_(False)
 
     def rows(self, head: TunedDraft) -> list[tuple[str, str]]:
         shape = head.shape
