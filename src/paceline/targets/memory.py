@@ -33,7 +33,7 @@ def must_fit(name: object, needed: float, free: int | None, smaller: str) -> Non
 def give_back() -> None:
     """Have the C library return what was freed to the system. It keeps blocks below 32 MB for later, and those of a
     model's weights in floats are not needed again once there are integers of them."""
-    with suppress(OSError, AttributeError):  # only glibc has it
+    with suppress(OSError, AttributeError, TypeError):  # only glibc has it, and Windows loads no such library
         ctypes.CDLL(None).malloc_trim(0)
 
 
