@@ -527,7 +527,7 @@ ROOM_LINES = {
         "cards": 50,
         "texts": 950,
         "dictionary": 1700,
-        "heads": 2900,
+        "heads": 2920,
         "models": 450,
         "commands": 1640,
     },
