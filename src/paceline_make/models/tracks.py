@@ -20,7 +20,7 @@ from paceline.targets.hf.tracks import SEGMENTS, TracksConfig, TracksForCausalLM
 from paceline_make.heads.data import TokenStream, divided, stream_of, teacher_target
 from paceline_make.models.loop import Report, TrainingRun, check_length, held_out_loss
 from paceline_make.models.schedule import ModelSchedule
-from paceline_make.states import LOG, WEIGHTS, TrainingLog, check_trainable, set_ends, write_model
+from paceline_make.states import LOG, WEIGHTS, TrainingLog, check_trainable, write_model
 from paceline_make.texts.fields import Passage
 
 CHECKPOINT = "training.pt"
@@ -156,7 +156,6 @@ class TracksWorkshop:
         fields = {name: value for name, value in model.config.to_dict().items() if name not in TYPE_FIELDS}
         config = kind.config_class(**fields)
         config.architectures = [kind.__name__]
-        set_ends(config, self.lm.target.eos)
         assert self.lm.vocabulary is not None, "a workshop has one"
         self.lm.vocabulary.tokenizer.save_pretrained(self.out)
         write_model(self.out, model, config)
