@@ -179,7 +179,7 @@ class TunedKind(StreamsKind[TunedDraft]):
     def read(folder: Path) -> TunedDraft:
         adapter, _ = read_adapter(folder)
         target = load_target(folder, dtype="float32", device="cpu")
-        if modules_of(target.model) is None:
+        if known_modules(target.model) is None:
             raise InputError(f"the model in {folder} is not of llama's structure, so it has no streams; {MEND}")
         return TunedDraft(plain_copy(target), adapter).requires_grad_(False)
 
