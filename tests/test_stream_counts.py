@@ -21,9 +21,9 @@ from paceline.drafters.networks.growth import DraftShape, Growth
 from paceline.drafters.networks.mirror.messages import Ahead, Go, Message, MessageKind, Window
 from paceline.drafters.networks.mirror.worker import Worker, facts_of
 from paceline.drafters.networks.streaming import Streaming, counts
-from paceline.drafters.networks.streaming.counts import FEW, LOOKED, MOST, DraftKind, StreamCounts
+from paceline.drafters.networks.streaming.counts import FEW, LOOKED, MOST, WATCHED, DraftKind, StreamCounts, StreamWatch
 from paceline.drafters.networks.streaming.network import StreamingNetwork
-from paceline.drafters.trials import BLOCK, SETTLING, SpeedTrial
+from paceline.drafters.trials import BLOCK, SETTLING, KeptChoice, SpeedTrial
 from paceline.files import cached_path
 from paceline.targets.chains import Chain
 from paceline.targets.hf.integers import kernels
@@ -166,8 +166,9 @@ def same(one: DraftTree, other: DraftTree) -> None:
 @pytest.mark.parametrize("of", ["none", "one", "three"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_fastest_number_is_found_and_drafts_stay_the_same(
-    model: HFTarget, head: Path, of: str, temperature: float
+    model: HFTarget, head: Path, of: str, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(counts, "WATCHED", 10**9)  # trials alone
     clock = MadeUp(FASTEST[of])
     drafting = Drafting(model, head, clock)
     while not clock.settled:
@@ -177,6 +178,47 @@ def test_the_fastest_number_is_found_and_drafts_stay_the_same(
     del clock.used[:]
     drafting.agree(3, temperature=temperature, seed=4)
     assert set(clock.used) == {BEST[of]}
+
+
+def watched(seconds: Mapping[int, float], drafts: int, seed: int = 0) -> tuple[list[int], bool]:
+    """The numbers of streams of drafts after a trial that found 3, and whether none is found to be better by now."""
+    chance, watch, used = np.random.default_rng(seed), StreamWatch(3), list[int]()
+    for _ in range(drafts):
+        count = watch.count()
+        used.append(count)
+        if watch.note(count, 7.0, 7 * seconds[count] * (1 + 0.05 * chance.random())):
+            return used, True
+    return used, False
+
+
+def test_a_number_that_has_become_slower_than_none_is_left() -> None:
+    used, lost = watched({0: 1.0, 3: 1.1}, 1000)
+    assert lost
+    assert used[:WATCHED] == [3] * WATCHED
+    assert set(used) == {0, 3}
+    assert len(used) < 2 * WATCHED
+
+
+def test_a_number_that_stays_the_best_costs_few_drafts_without() -> None:
+    used, lost = watched({0: 1.0, 3: 0.9}, 20_000)
+    assert not lost
+    assert 0 < used.count(0) < 0.02 * len(used)
+
+
+def test_the_machine_changes_and_so_does_the_number(model: HFTarget, head: Path) -> None:
+    clock = MadeUp(FASTEST["three"])
+    drafting = Drafting(model, head, clock)
+    while not clock.settled:
+        drafting.agree(20, temperature=1.0, seed=3)
+    clock.seconds = FASTEST["none"]
+    for _ in range(60):
+        drafting.agree(20, temperature=1.0, seed=3)
+        if all(not each.best for each in clock.counts._choices.values()):
+            break
+    del clock.used[:]
+    drafting.agree(3, temperature=1.0, seed=4)
+    assert set(clock.used) == {0}
+    assert all(not KeptChoice.known(each.setup, 4).best for each in clock.counts._choices.values())
 
 
 def test_a_number_that_changes_with_every_level_changes_no_draft(

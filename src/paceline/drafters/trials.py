@@ -101,6 +101,12 @@ class SpeedTrial:
         """The way that brings the most tokens a second; None while that is open."""
         return self.leader if len(self.out) == self.ways - 1 else None
 
+    @property
+    def ahead(self) -> bool:
+        """Whether a way was faster than the leader so far, clearly or not."""
+        tried = [way for way in range(self.ways) if self.tokens[way]]
+        return self.leader in tried and max(map(self._rate, tried)) > self._rate(self.leader)
+
     def _rate(self, way: int) -> float:
         return sum(self.tokens[way]) / sum(self._seconds(way))
 

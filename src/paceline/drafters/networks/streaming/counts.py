@@ -36,6 +36,9 @@ HEATS = 2.0
 HOTTEST = 4
 LOOKED = 1000
 """Drafts of a kind after which it is asked again whether a trial is due."""
+WATCHED, WATCHED_LEAST = 100, 1600
+"""Drafts between two comparisons of the best number with none, at first, and at most: twice as many after each that
+confirms it."""
 Clock = Callable[[], float]
 
 
@@ -62,6 +65,40 @@ class DraftKind(NamedTuple):
         return cls(whole, texts.bit_length(), max(0, growth.depth - 1).bit_length(), heat, most)
 
 
+class StreamWatch:
+    """Now and then compares the number that a trial has found with none. Machines change long before another trial is
+    due: where memory became half as fast again, streams that had gained a tenth lost as much."""
+
+    def __init__(self, best: int) -> None:
+        self.best = best
+        self._rest = self._resting = WATCHED
+        self._trial = self._fresh()
+
+    @staticmethod
+    def _fresh() -> SpeedTrial:
+        return SpeedTrial(2, few=FEW, enough=ENOUGH, most=MOST, stalled=STALLED)
+
+    def count(self) -> int:
+        """The streams of the next draft."""
+        return self.best if self._rest > 0 or self._trial.way == 0 else 0
+
+    def note(self, count: int, tokens: float, seconds: float) -> bool:
+        """A draft was made, and whether none is clearly better by now."""
+        if self._rest > 0:
+            self._rest -= 1
+            return False
+        trial = self._trial
+        trial.note(int(count == 0), tokens, seconds)
+        if trial.best is not None:
+            lost = trial.best == 1
+            self._resting, self._trial = min(WATCHED_LEAST, 2 * self._resting), self._fresh()
+            self._rest = self._resting
+            return lost
+        if trial.way == 0 and not trial.pieces and not trial.ahead:  # a block of each is over, and none is no faster
+            self._rest = self._resting
+        return False
+
+
 class StreamCounts:
     """The numbers of streams of one draft model and adapter on this machine, by kinds of drafts."""
 
@@ -69,6 +106,7 @@ class StreamCounts:
         self.clock = clock
         self._setup, self._lock = setup, RLock()
         self._choices: dict[DraftKind, KeptChoice] = {}
+        self._watches: dict[DraftKind, StreamWatch] = {}
         self._used = Counter[DraftKind]()
 
     def count(self, kind: DraftKind) -> int:
@@ -81,13 +119,22 @@ class StreamCounts:
             if self._used[kind] % LOOKED == 0 and choice.trial is None and choice.due:
                 choice.begin(SpeedTrial(ways, few=FEW, enough=ENOUGH, most=MOST, stalled=STALLED))
             self._used[kind] += 1
-            return choice.way
+            return choice.way if choice.trial is not None or not choice.best else self._watch(kind, choice).count()
+
+    def _watch(self, kind: DraftKind, choice: KeptChoice) -> StreamWatch:
+        watch = self._watches.get(kind)
+        if watch is None or watch.best != choice.best:
+            watch = self._watches[kind] = StreamWatch(choice.best)
+        return watch
 
     def note(self, kind: DraftKind, count: int, tokens: float, seconds: float) -> None:
         """Drafts with ``count`` streams grew by so many ``tokens`` each."""
         with self._lock, once():  # no draft's seconds
             choice = self._choices[kind]
-            if choice.note(count, tokens, seconds):
+            if choice.trial is None and choice.best and self._watch(kind, choice).note(count, tokens, seconds):
+                choice.best = 0
+                choice.count(trials=0)
+            elif choice.note(count, tokens, seconds):
                 choice.count()
             elif (trial := choice.trial) is not None and count == trial.leader and not trial.pieces:
                 choice.keep()  # once in a turn of all ways: many programs draft for one text only
