@@ -151,11 +151,11 @@ class CacheRows(Rows):
         first = int(np.count_nonzero(rows == np.arange(len(rows))))  # a row that moves is followed by others that do
         if first == len(rows):
             return
-        index: torch.Tensor | None = None
+        index = here = torch.from_numpy(start + rows[first:])
         for layer in self.layers.values():
             if layer.keys is not None:
-                if index is None or index.device != layer.keys.device:  # sent once, as long as layers share a device
-                    index = sent(torch.from_numpy(start + rows[first:]), layer.keys.device)
+                if index.device != layer.keys.device:  # sent once, as long as layers share a device
+                    index = sent(here, layer.keys.device)
                 layer.gather(start + first, index)
 
     def _truncate(self) -> None:
