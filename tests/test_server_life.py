@@ -262,7 +262,7 @@ def test_the_end_of_a_server_that_writes(streaming: Any, number: int, code: int,
         found, errors, seconds = served.end(number)
         rests = [end.result() for end in ends]
     assert found == code
-    assert seconds < SECONDS  # some 4 on an idle machine
+    assert seconds < 20  # some 4 on an idle machine
     said = [line for line in errors.splitlines() if line and "model=pocket" not in line]
     assert "Traceback" not in errors
     assert len(said) == 1, errors
@@ -279,7 +279,7 @@ def test_the_end_of_a_server_that_is_idle() -> None:
     with process() as served, closing(served.http.connect()):
         assert served.http.ask("GET", "/health").status == 200
         code, errors, seconds = served.end(signal.SIGTERM)
-    assert (code, seconds < SECONDS) == (143, True)
+    assert (code, seconds < 20) == (143, True)
     assert errors.split("\n") == ["", "paceline: terminated", ""]
 
 
